@@ -1,0 +1,100 @@
+"""What a device can do: limits that decide legality, and peaks that give the roofline. No GPU library needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from blockscale.problem import Problem, QuantFormat
+
+
+class Vendor(StrEnum):
+    """Whose compiler target a device is."""
+
+    CUDA = "cuda"
+    HIP = "hip"
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Reachable ceilings: device memory in GB/s (10⁹), dense 8-bit matrix rate in TFLOP/s (10¹²)."""
+
+    bandwidth_gb_s: float
+    tflops_8bit: float
+
+
+# Bandwidth: a large device-to-device copy, counting bytes read and written; matrix rate: the vendor's dense figure, on
+# the H200 the rate sustained on random data. Devices not listed have no roofline and are tuned all the same.
+_PEAKS = {
+    "NVIDIA H200": Peaks(4300, 1900),
+    "NVIDIA H100 80GB HBM3": Peaks(3000, 1900),
+    "NVIDIA H20": Peaks(3600, 296),
+    "NVIDIA B200": Peaks(7200, 4500),
+    "NVIDIA L40": Peaks(780, 362),
+    "NVIDIA L40S": Peaks(780, 733),
+    "NVIDIA A100-SXM4-80GB": Peaks(1800, 624),
+    "AMD Instinct MI300X": Peaks(4300, 2614),
+    "AMD Instinct MI325X": Peaks(5000, 2614),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """Limits of one device model. Bytes, counts; ``arch`` is ``sm_90`` or ``gfx942``."""
+
+    name: str
+    vendor: Vendor
+    arch: str
+    compute_units: int
+    shared_memory_bytes: int  # the most one block can ask for
+    registers_per_unit: int  # 32-bit registers of one SM or CU
+    max_threads_per_block: int
+    warp_size: int
+    l2_bytes: int
+    memory_bytes: int
+
+    @property
+    def supports_fp8(self) -> bool:
+        """Whether Triton compiles an 8-bit float format that the kernels use for this device."""
+        if self.vendor is Vendor.CUDA:
+            return self.compute_capability >= 89
+        return self.arch.startswith(("gfx94", "gfx95", "gfx12"))
+
+    @property
+    def compute_capability(self) -> int:
+        """90 for ``sm_90``; 0 off CUDA."""
+        digits = self.arch.removeprefix("sm_").rstrip("af")
+        return int(digits) if self.vendor is Vendor.CUDA and digits.isdigit() else 0
+
+    @property
+    def fp8_format(self) -> str:
+        """Name of the FP8 type: ``float8_e4m3fnuz`` (largest value 240) on gfx94x, else ``float8_e4m3fn`` (448)."""
+        return "float8_e4m3fnuz" if self.arch.startswith("gfx94") else "float8_e4m3fn"
+
+    @property
+    def peaks(self) -> Peaks | None:
+        """Ceilings of this model, None where unknown."""
+        return _PEAKS.get(self.name)
+
+    def roofline_us(self, problem: Problem) -> float | None:
+        """Least µs the problem can take: the larger of operations over matrix rate and bytes over bandwidth."""
+        if self.peaks is None or (problem.quant.format is QuantFormat.FP8 and not self.supports_fp8):
+            return None
+        return max(
+            problem.flops / self.peaks.tflops_8bit / 1e6,
+            problem.bytes_moved / self.peaks.bandwidth_gb_s / 1e3,
+        )
+
+
+H200 = DeviceSpec(
+    name="NVIDIA H200",
+    vendor=Vendor.CUDA,
+    arch="sm_90",
+    compute_units=132,
+    shared_memory_bytes=232_448,
+    registers_per_unit=65_536,
+    max_threads_per_block=1024,
+    warp_size=32,
+    l2_bytes=60 * 1024 * 1024,
+    memory_bytes=150_000_000_000,
+)
