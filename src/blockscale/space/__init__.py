@@ -1,0 +1,20 @@
+"""The configs worth trying: axes, the legality predicate with its reasons, canonical form, neighbours and samples."""
+
+from blockscale.space.axes import Axis, cuda_axes, grid, hopper_axes, rocm_axes, stock_axes
+from blockscale.space.clauses import Clause, hardware_clauses, shared_memory_bytes
+from blockscale.space.launch import LaunchGrid, canonical, launch_grid
+
+__all__ = [
+    "Axis",
+    "Clause",
+    "LaunchGrid",
+    "canonical",
+    "cuda_axes",
+    "grid",
+    "hardware_clauses",
+    "hopper_axes",
+    "launch_grid",
+    "rocm_axes",
+    "shared_memory_bytes",
+    "stock_axes",
+]

@@ -1,0 +1,1 @@
+"""The run: problems in order, search against a device, store, selection, files."""

@@ -1,0 +1,116 @@
+"""What a run tells whoever watches it: plain values, for a live view or a log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blockscale.hardware import DeviceSpec
+from blockscale.problem import Problem, Trial
+from blockscale.selection import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """The run is checked and about to measure."""
+
+    device: DeviceSpec
+    engines: tuple[str, ...]
+    problems: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemStarted:
+    """A problem is being tuned; ``index`` counts from 1 over all engines."""
+
+    engine: str
+    problem: Problem
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFinished:
+    """A trial is in the store. ``best_us`` is the fastest so far, ``baseline_us`` what would run otherwise, in µs."""
+
+    engine: str
+    trial: Trial
+    reused: bool
+    best_us: float | None
+    baseline_us: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemResult:
+    """The entry of one problem. ``entry`` is the config as the engine's file holds it, None without a valid one."""
+
+    engine: str
+    problem: Problem
+    outcome: Outcome
+    entry: dict[str, Any] | None
+    time_us: float | None
+    baseline_us: float | None
+    roofline_us: float | None
+    reason: str
+    screened: int  # candidates tried for this problem, measured now or earlier
+
+    def to_json(self) -> dict[str, Any]:
+        """The row of ``tune --json``'s summary."""
+        shape = self.problem.shape
+        return {
+            "M": shape.M,
+            "N": shape.N,
+            "K": shape.K,
+            "engine": self.engine,
+            "config": self.entry,
+            "time_us": self.time_us,
+            "baseline_us": self.baseline_us,
+            "roofline_us": self.roofline_us,
+            "status": str(self.outcome),
+            "reason": self.reason,
+            "screened": self.screened,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FileWritten:
+    """A config file is in place and was found again under the engine's own rules."""
+
+    engine: str
+    path: Path
+    keys: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something mended or worth knowing; ``warning`` tells the two apart."""
+
+    text: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """How a run ended. ``files`` were written or found right; trials count candidates, screened or re-timed."""
+
+    trials_measured: int
+    trials_reused: int
+    files: tuple[Path, ...]
+    results: tuple[ProblemResult, ...]
+    complete: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The last line of ``tune --json``."""
+        return {
+            "event": "summary",
+            "trials_measured": self.trials_measured,
+            "trials_reused": self.trials_reused,
+            "files": [str(f) for f in self.files],
+            "problems": [r.to_json() for r in self.results],
+            "complete": self.complete,
+        }
+
+
+Event = RunStarted | ProblemStarted | TrialFinished | ProblemResult | FileWritten | Note | RunSummary
+Observer = Callable[[Event], None]
