@@ -6,6 +6,7 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from blockscale.hardware import DeviceSpec, Vendor
 from blockscale.problem import Problem, QuantFormat, TileConfig
@@ -37,7 +38,8 @@ def grid(axes: Sequence[Axis]) -> Iterator[TileConfig]:
     """Every combination of the axes' values; the last axis moves fastest."""
     names = [axis.name for axis in axes]
     for values in itertools.product(*(axis.values for axis in axes)):
-        yield TileConfig(**dict(zip(names, values, strict=True)))
+        fields: dict[str, Any] = dict(zip(names, values, strict=True))
+        yield TileConfig(**fields)
 
 
 def cuda_axes(problem: Problem) -> tuple[Axis, ...]:
