@@ -2,12 +2,15 @@
 
 from blockscale.space.axes import Axis, cuda_axes, grid, hopper_axes, rocm_axes, stock_axes
 from blockscale.space.clauses import Clause, hardware_clauses, shared_memory_bytes
+from blockscale.space.core import Space, build_space
 from blockscale.space.launch import LaunchGrid, canonical, launch_grid
 
 __all__ = [
     "Axis",
     "Clause",
     "LaunchGrid",
+    "Space",
+    "build_space",
     "canonical",
     "cuda_axes",
     "grid",
