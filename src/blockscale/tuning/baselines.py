@@ -1,0 +1,83 @@
+"""What would run without this run's entry: the file's choice under the engine's lookup, else the engine's default.
+
+Read once, at a run's first start, and kept in the store: a continued run compares with the same baselines, although
+it may have written to those files meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blockscale.engines.base import Engine
+from blockscale.engines.files import UnreadableConfigFile, read_config_file
+from blockscale.errors import InputError
+from blockscale.hardware import DeviceSpec
+from blockscale.problem import Candidate, Problem, QuantScheme, TileConfig, WeightShape
+from blockscale.space import canonical
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What would run for one problem. ``entry`` is that config as a file holds it.
+
+    ``rivals`` are further configs that the winner is compared with, fastest wins: the engine's own default, since a
+    file that is removed or never found falls back to it.
+    """
+
+    candidate: Candidate
+    entry: dict[str, Any]
+    source: str
+    rivals: tuple[Candidate, ...]
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The baseline and its rivals, each once."""
+        return tuple(dict.fromkeys((self.candidate, *self.rivals)))
+
+
+def read_entries(
+    engine: Engine, path: Path, weight: WeightShape, quant: QuantScheme, device_name: str
+) -> dict[str, Any] | None:
+    """Entries that the engine would find now, as ``{"source", "entries": [[key, entry], …]}`` in file order.
+
+    The file of the output folder comes first, then the one that the installed engine ships; None where neither can be
+    read (such a file breaks or misses the engine's lookup, so the default runs).
+    """
+    shipped = engine.shipped_file(weight, quant, device_name)
+    for source, file in (("file", path), ("shipped file", shipped)):
+        if file is None or not file.is_file():
+            continue
+        try:
+            entries = read_config_file(file).entries
+        except UnreadableConfigFile:
+            continue
+        if entries:
+            return {"source": source, "entries": [[key, entry] for key, entry in entries.items()]}
+    return None
+
+
+def baseline_of(engine: Engine, problem: Problem, spec: DeviceSpec, found: Mapping[str, Any] | None) -> Baseline:
+    """The baseline of ``problem``, given what ``read_entries`` found for its weight."""
+    default = engine.clamped_default(problem, spec)
+    rival = _candidate(engine, problem, spec, default)
+    if found:
+        entries = {int(key): entry for key, entry in found["entries"]}
+        key = engine.lookup_key(list(entries), problem.shape.M)
+        entry = entries[key]
+        if entry is not None:  # null stands for the default
+            try:
+                config = TileConfig.from_entry(entry)
+            except InputError:
+                pass  # the engine's launch fails on it, so nothing runs that one could compare with
+            else:
+                source = f"{found['source']}, key {key}"
+                return Baseline(_candidate(engine, problem, spec, config), dict(entry), source, (rival,))
+    return Baseline(rival, engine.entry(default), "engine default", ())
+
+
+def _candidate(engine: Engine, problem: Problem, spec: DeviceSpec, config: TileConfig) -> Candidate:
+    effective = canonical(problem, engine.effective_config(problem, config, spec))
+    return Candidate(engine.kernel_for(problem, effective, spec), effective)

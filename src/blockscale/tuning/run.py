@@ -1,0 +1,166 @@
+"""A whole run: every problem of every engine, each weight's file written as soon as its keys are decided."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from blockscale.engines.base import Engine
+from blockscale.engines.files import require_writable
+from blockscale.errors import InputError
+from blockscale.executor.base import Device
+from blockscale.problem import Problem, WeightShape
+from blockscale.selection import Outcome
+from blockscale.store import Store
+from blockscale.tuning.baselines import baseline_of, read_entries
+from blockscale.tuning.budget import Budget
+from blockscale.tuning.events import Note, Observer, ProblemStarted, RunStarted, RunSummary
+from blockscale.tuning.files import FileWriter
+from blockscale.tuning.ledger import Ledger
+from blockscale.tuning.one_problem import Decision, Job, ProblemTuner, space_of
+from blockscale.tuning.request import TuneRequest, check_sizes
+from blockscale.tuning.schedule import expected_cost_s, longest_first
+
+_log = logging.getLogger(__name__)
+
+
+def run_tune(
+    request: TuneRequest, engines: Sequence[Engine], device: Device, store: Store, observer: Observer
+) -> RunSummary:
+    """Tune all problems of ``request`` for all ``engines`` on ``device``; continue where an equal run stopped.
+
+    Files are written weight by weight. When the run is interrupted or the device is lost, files of weights that are
+    partly done are written too, with what would run otherwise under the keys still open, so that no batch size is
+    served worse than before; then the exception goes on to the caller.
+
+    Raises:
+        InputError: a problem, engine and device do not fit together; nothing was measured or written.
+        IncompleteRunError: the device or the store was lost midway; the same call continues.
+        KeyboardInterrupt: likewise.
+    """
+    check_request(request, engines, device)
+    device.prepare(request.problems())
+    run = _Run(request, engines, device, store, observer)
+    observer(RunStarted(device.spec, tuple(e.name for e in engines), len(run.jobs)))
+    with run.saving_what_is_finished():
+        for index, job in enumerate(run.jobs, start=1):
+            observer(ProblemStarted(job.engine.name, job.problem, index))
+            run.do(job)
+    for text in device.warnings():
+        observer(Note(text, warning=True))
+    summary = run.summary()
+    observer(summary)
+    return summary
+
+
+def check_request(request: TuneRequest, engines: Sequence[Engine], device: Device) -> None:
+    """Refuse what cannot be tuned, before anything is measured or written.
+
+    Raises:
+        InputError: sizes beyond the kernels, an engine that cannot use the result, a folder that cannot be written.
+    """
+    check_sizes(request.problems(), request.quant)
+    for engine in engines:
+        reason = engine.refusal(request.quant, device.spec)
+        if reason is not None:
+            raise InputError(reason)
+    for _, folder in request.folders:
+        require_writable(folder)
+
+
+class _Run:
+    """State of one run: its jobs in order, what has been decided, and the files."""
+
+    def __init__(
+        self, request: TuneRequest, engines: Sequence[Engine], device: Device, store: Store, observer: Observer
+    ) -> None:
+        self._request = request
+        self._device = device
+        self._observe = observer
+        self._ledger = Ledger(store, device)
+        self._tuner = ProblemTuner(request, device, self._ledger, observer)
+        self._files = FileWriter(request, device, observer)
+        self.jobs = _jobs(request, engines, device, store)
+        self._budget = Budget(request.time_budget_s, [job.problem for job in self.jobs])
+        self._decisions: dict[tuple[str, Problem], Decision] = {}
+        self._open: dict[tuple[str, WeightShape], int] = defaultdict(int)
+        for job in self.jobs:
+            self._open[job.engine.name, job.problem.shape.weight] += 1
+        store.register(device.environment, device.spec)
+
+    def do(self, job: Job) -> None:
+        """Tune one job, and write its weight's file if it was the last one open."""
+        allowance = self._budget.allowance(job.problem)
+        decision = self._tuner.tune(job, allowance)
+        self._budget.settle(allowance)
+        self._decisions[job.engine.name, job.problem] = decision
+        self._observe(decision.result)
+        weight = job.problem.shape.weight
+        self._open[job.engine.name, weight] -= 1
+        if self._open[job.engine.name, weight] == 0:
+            self._write(job.engine, weight)
+
+    @contextmanager
+    def saving_what_is_finished(self) -> Iterator[None]:
+        """Write the files of partly tuned weights before an exception leaves the run."""
+        try:
+            yield
+        except BaseException:
+            unfinished = {(j.engine.name, j.problem.shape.weight): j.engine for j in self.jobs}
+            for (name, weight), engine in unfinished.items():
+                started = any(e == name and p.shape.weight == weight for e, p in self._decisions)
+                if self._open[name, weight] and started:
+                    try:
+                        self._write(engine, weight)
+                    except Exception:  # the first failure is the one to report
+                        _log.exception("the file of %s for %s could not be written", weight, name)
+            raise
+
+    def _write(self, engine: Engine, weight: WeightShape) -> None:
+        jobs = [j for j in self.jobs if j.engine is engine and j.problem.shape.weight == weight]
+        self._files.write(engine, weight, [(j, self._decisions.get((engine.name, j.problem))) for j in jobs])
+
+    def summary(self) -> RunSummary:
+        """All rows in the order of the request, however the jobs ran."""
+        results = tuple(
+            self._decisions[name, problem].result
+            for name in dict.fromkeys(job.engine.name for job in self.jobs)
+            for problem in self._request.problems()
+        )
+        return RunSummary(
+            trials_measured=self._ledger.measured,
+            trials_reused=self._ledger.reused,
+            files=self._files.written,
+            results=results,
+            complete=all(r.outcome is not Outcome.NO_VALID_CANDIDATE for r in results),
+        )
+
+
+def _jobs(request: TuneRequest, engines: Sequence[Engine], device: Device, store: Store) -> list[Job]:
+    """Jobs weight by weight, the costliest first, so that a device keeps one weight's tensors at a time."""
+    folders: dict[str, Path] = dict(request.folders)
+    run_key = request.run_key(device.environment)
+    name = request.device_name or device.spec.name
+    found = {}
+    for engine in engines:
+        for weight in request.weights:
+            path = folders[engine.name] / engine.file_name(weight, request.quant, name)
+            found[engine.name, weight] = store.snapshot(
+                run_key,
+                f"baseline {engine.name} {weight.N} {weight.K}",
+                lambda e=engine, p=path, w=weight: read_entries(e, p, w, request.quant, name),
+            )
+    by_weight = {w: [request.problem(w, m) for m in request.batch_sizes] for w in request.weights}
+    costliest = sorted(by_weight, key=lambda w: (-sum(map(expected_cost_s, by_weight[w])), w))
+    jobs = [
+        Job(engine, problem, baseline_of(engine, problem, device.spec, found[engine.name, weight]))
+        for weight in costliest
+        for problem in longest_first(by_weight[weight])
+        for engine in engines
+    ]
+    for job in jobs:
+        space_of(job, device)  # refuses an empty space before anything is measured
+    return jobs
