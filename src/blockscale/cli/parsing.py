@@ -1,0 +1,75 @@
+"""Argument parsing: one message for a wrong argument, raised as ``InputError`` like every other mistake."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from blockscale.errors import InputError
+from blockscale.problem import OutDtype
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises instead of printing usage and exiting, and takes no abbreviated options."""
+
+    def __init__(self, prog: str, description: str, epilog: str = "") -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse, with options and positional arguments in any order.
+
+        Raises:
+            InputError: the arguments do not fit; the message names ``--help``.
+        """
+        return self.parse_intermixed_args(arguments)
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the arguments."""
+        raise InputError(f"{message} (`{self.prog} --help` lists what there is).")
+
+
+def whole_number(option: str, least: int = 1) -> Callable[[str], int]:
+    """A converter for ``option``'s values: whole numbers of at least ``least``."""
+
+    def convert(text: str) -> int:
+        # int() alone also takes "1_000" and surrounding blanks.
+        if not text.removeprefix("-").isdecimal():
+            hint = "; write a MODEL before the options" if text[:1].isalpha() and option == "--batch-sizes" else ""
+            raise InputError(f"{option} {text}: not a whole number; give whole numbers of at least {least}{hint}.")
+        value = int(text)
+        if value < least:
+            raise InputError(f"{option} {value}: too small; give a whole number of at least {least}.")
+        return value
+
+    return convert
+
+
+def seconds(option: str) -> Callable[[str], float]:
+    """A converter for ``option``'s value: a positive number of seconds."""
+
+    def convert(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 < value < float("inf"):
+            raise InputError(f"{option} {text}: not a positive number; give seconds, e.g. {option} 600.")
+        return value
+
+    return convert
+
+
+def out_dtype(text: str) -> OutDtype:
+    """A converter for ``--out-dtype``; ``half`` is another name of float16."""
+    try:
+        return OutDtype.FLOAT16 if text == "half" else OutDtype(text)
+    except ValueError:
+        names = ", ".join([*OutDtype, "half"])
+        raise InputError(f"--out-dtype {text}: no such output type; choose from {names}.") from None

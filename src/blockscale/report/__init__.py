@@ -1,0 +1,1 @@
+"""From rows to plain view data, and from view data to terminal text; nothing here prints."""

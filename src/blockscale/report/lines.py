@@ -1,0 +1,35 @@
+"""The run's events as JSON objects, one a line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from blockscale.tuning.events import Event, FileWritten, Note, ProblemResult, RunStarted, RunSummary
+
+
+def json_line(event: Event) -> str | None:
+    """One event as one line of JSON; None for events that lines leave out (single trials, starts of problems)."""
+    record = _record(event)
+    return None if record is None else json.dumps(record, ensure_ascii=False)
+
+
+def _record(event: Event) -> dict[str, Any] | None:
+    match event:
+        case RunStarted():
+            return {
+                "event": "run",
+                "device": event.device.name,
+                "engines": list(event.engines),
+                "problems": event.problems,
+            }
+        case ProblemResult():
+            return {"event": "problem", **event.to_json()}
+        case FileWritten():
+            return {"event": "file", "engine": event.engine, "path": str(event.path), "keys": list(event.keys)}
+        case Note():
+            return {"event": "warning" if event.warning else "note", "text": event.text}
+        case RunSummary():
+            return event.to_json()
+        case _:
+            return None

@@ -1,0 +1,52 @@
+"""What a run is going to do, shown before it starts on a real GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blockscale.hardware import DeviceSpec
+from blockscale.report.progress import format_seconds
+from blockscale.tuning.request import TuneRequest
+from blockscale.tuning.schedule import expected_cost_s
+
+# CPU-seconds to compile one config, measured in a pool of 16 processes; a pool shares them among its processes.
+_COMPILE_CPU_S = 0.77
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The request in numbers; ``expected_s`` is a rough upper estimate."""
+
+    request: TuneRequest
+    device: DeviceSpec
+    candidates: int  # expected for each problem
+    cpus: int  # that may compile at once
+
+    @property
+    def problems(self) -> int:
+        """Problems over all engines."""
+        return len(self.request.problems()) * len(self.request.folders)
+
+    @property
+    def expected_s(self) -> float:
+        """Compiling and measuring overlap, so the longer of the two decides; a time budget caps it."""
+        measure_s = self.candidates * len(self.request.folders) * sum(map(expected_cost_s, self.request.problems()))
+        compile_s = self.candidates * self.problems * _COMPILE_CPU_S / max(self.cpus, 1)
+        budget_s = self.request.time_budget_s
+        longest_s = max(measure_s, compile_s)
+        return longest_s if budget_s is None else min(longest_s, budget_s)
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """The plan as text, a fact a line."""
+    r = plan.request
+    weights = ", ".join(map(str, r.weights))
+    return [
+        f"Device       {plan.device.name} ({plan.device.arch})",
+        f"Shapes       {weights}",
+        f"Batch sizes  {' '.join(map(str, r.batch_sizes))}",
+        f"Kind         {r.quant.format} {r.quant.block_n}×{r.quant.block_k}, output {r.out_dtype}",
+        *(f"Writes       {engine}: {folder}" for engine, folder in r.folders),
+        f"Work         {plan.problems} problems, about {plan.candidates} candidates each, "
+        f"at most about {format_seconds(plan.expected_s)}",
+    ]

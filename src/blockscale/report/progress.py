@@ -1,0 +1,129 @@
+"""What a watcher wants to know while a run goes on, gathered from its events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from blockscale.problem import Problem
+from blockscale.report.results import format_us, short_config, speed_up
+from blockscale.selection import Outcome
+from blockscale.tuning.events import Event, ProblemResult, ProblemStarted, RunStarted, TrialFinished
+from blockscale.tuning.schedule import expected_cost_s
+
+APPROXIMATE = "approximate"  # label of a trial that was measured on another kernel
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressView:
+    """One glance at a run. Times in µs and seconds; ``left_s`` is None before the first problem is done."""
+
+    device: str
+    engine: str
+    problem: Problem | None
+    tried: int
+    best_us: float | None
+    baseline_us: float | None
+    done: int
+    total: int
+    elapsed_s: float
+    left_s: float | None
+    approximate: bool
+
+
+class Progress:
+    """Folds a run's events into ``ProgressView``s. ``clock`` gives seconds, ``expected`` all problems to come."""
+
+    def __init__(self, expected: Sequence[Problem], engines: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._start_s = clock()
+        self._total_cost_s = engines * sum(map(expected_cost_s, expected))
+        self._done_cost_s = 0.0
+        self._device = ""
+        self._total = engines * len(expected)
+        self._now: ProblemStarted | None = None
+        self._tried = 0
+        self._best_us: float | None = None
+        self._baseline_us: float | None = None
+        self.results: list[ProblemResult] = []
+        self.approximate: set[str] = set()
+
+    def update(self, event: Event) -> None:
+        """Take one event in; those that say nothing about progress are passed over."""
+        match event:
+            case RunStarted():
+                self._device, self._total = event.device.name, event.problems
+            case ProblemStarted():
+                self._now, self._tried, self._best_us, self._baseline_us = event, 0, None, None
+            case TrialFinished():
+                self._tried += 1
+                self._best_us, self._baseline_us = event.best_us, event.baseline_us
+                if APPROXIMATE in event.trial.labels:
+                    self.approximate.add(event.engine)
+            case ProblemResult():
+                self.results.append(event)
+                self._done_cost_s += expected_cost_s(event.problem)
+            case _:
+                pass
+
+    def view(self) -> ProgressView:
+        """The run as it stands."""
+        elapsed_s = self._clock() - self._start_s
+        left_s = None
+        if self._done_cost_s > 0:
+            left_s = elapsed_s * max(self._total_cost_s - self._done_cost_s, 0.0) / self._done_cost_s
+        engine = self._now.engine if self._now else ""
+        return ProgressView(
+            device=self._device,
+            engine=engine,
+            problem=self._now.problem if self._now else None,
+            tried=self._tried,
+            best_us=self._best_us,
+            baseline_us=self._baseline_us,
+            done=len(self.results),
+            total=self._total,
+            elapsed_s=elapsed_s,
+            left_s=left_s,
+            approximate=engine in self.approximate,
+        )
+
+    def result_line(self, result: ProblemResult) -> str:
+        """One finished problem as one plain line; call after ``update``."""
+        mark = "≈" if result.engine in self.approximate else ""
+        place = f"[{len(self.results):>{len(str(self._total))}}/{self._total}]"
+        head = f"{place} {result.engine} {result.problem}: "
+        if result.outcome is Outcome.NO_VALID_CANDIDATE:
+            return f"{head}no valid candidate among {result.screened} tried ({result.reason})"
+        gain = speed_up(result)
+        if result.outcome is Outcome.KEPT:
+            change = f"{format_us(result.time_us, mark)} µs, kept (nothing beat it)"
+        else:
+            ratio = "" if gain is None else f" ({mark}{gain:.2f}×)"
+            change = f"{format_us(result.baseline_us, mark)} → {format_us(result.time_us, mark)} µs{ratio}"
+        return f"{head}{change} · {short_config(result.entry)} · {result.screened} tried"
+
+
+def progress_lines(view: ProgressView) -> list[str]:
+    """The live view's text: what is tuned, how it stands, how far the run is."""
+    if view.problem is None:
+        return [f"{view.device or 'device'}: preparing"]
+    mark = "≈" if view.approximate else ""
+    best = f"best so far {format_us(view.best_us, mark)} µs, baseline {format_us(view.baseline_us, mark)} µs"
+    if view.best_us and view.baseline_us:
+        best += f" ({mark}{view.baseline_us / view.best_us:.2f}×)"
+    left = "time left unknown yet" if view.left_s is None else f"about {format_seconds(view.left_s)} left"
+    return [
+        f"{view.engine} · {view.problem} on {view.device}",
+        f"{best} · {view.tried} candidates tried",
+        f"{view.done} of {view.total} problems done · {format_seconds(view.elapsed_s)} · {left}",
+    ]
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds as ``45 s``, ``3 min 05 s`` or ``2 h 10 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

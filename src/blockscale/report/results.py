@@ -1,0 +1,110 @@
+"""The closing table of a run, and the figures that sum it up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from blockscale.errors import InputError
+from blockscale.problem import TileConfig
+from blockscale.report.table import Column, Table
+from blockscale.selection import Outcome
+from blockscale.tuning.events import ProblemResult
+
+_NONE = "–"
+
+
+def result_table(results: Sequence[ProblemResult], approximate: Collection[str] = ()) -> Table:
+    """Rows as tuned: shape, M, baseline µs, tuned µs, speed-up, share of the roofline, config.
+
+    ``approximate`` names engines whose times were measured on another kernel: theirs carry a ``≈``. The engine has a
+    column of its own where there are several.
+    """
+    several = len({r.engine for r in results}) > 1
+    columns = (
+        *((Column("engine"),) if several else ()),
+        Column("shape (N×K)"),
+        Column("M", figures=True),
+        Column("baseline µs", figures=True),
+        Column("tuned µs", figures=True),
+        Column("speed-up", figures=True),
+        Column("% of roofline", figures=True),
+        Column("config"),
+    )
+    rows = tuple(((r.engine,) if several else ()) + _row(r, "≈" if r.engine in approximate else "") for r in results)
+    return Table(columns, rows)
+
+
+def speed_up(result: ProblemResult) -> float | None:
+    """Baseline over tuned time; None where one of the two is missing."""
+    if result.time_us is None or result.baseline_us is None:
+        return None
+    return result.baseline_us / result.time_us
+
+
+def roofline_share(result: ProblemResult) -> float | None:
+    """Least possible time over tuned time, 1.0 at the roofline; None where the device's peaks are unknown."""
+    if result.time_us is None or result.roofline_us is None:
+        return None
+    return result.roofline_us / result.time_us
+
+
+def geometric_mean(values: Sequence[float]) -> float | None:
+    """Geometric mean of positive values, None of none."""
+    return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else None
+
+
+def outcome_lines(results: Sequence[ProblemResult]) -> list[str]:
+    """The table in words: mean speed-up, how many entries were kept, how many problems have none."""
+    speed_ups = [s for r in results if (s := speed_up(r)) is not None]
+    mean = geometric_mean(speed_ups)
+    lines = []
+    if mean is not None:
+        lines.append(f"Speed-up, geometric mean over {_count(len(speed_ups), 'problem')}: {mean:.2f}×")
+    kept = sum(r.outcome is Outcome.KEPT for r in results)
+    if kept:
+        lines.append(f"Kept: for {_count(kept, 'problem')} nothing beat what would run otherwise, so that is written.")
+    unmeasured = sum(r.outcome is Outcome.TUNED and r.baseline_us is None for r in results)
+    if unmeasured:
+        lines.append(
+            f"No baseline for {_count(unmeasured, 'problem')}: what would run otherwise does not run on this device."
+        )
+    without = [r for r in results if r.outcome is Outcome.NO_VALID_CANDIDATE]
+    if without:
+        names = ", ".join(f"{r.engine} {r.problem}" for r in without[:4]) + (", …" if len(without) > 4 else "")
+        lines.append(f"No valid candidate for {_count(len(without), 'problem')}, no entry written: {names}")
+    return lines
+
+
+def short_config(entry: Mapping[str, Any] | None) -> str:
+    """An entry of an engine's file in one short phrase: tile, group, warps, stages and what else it sets."""
+    if entry is None:
+        return _NONE
+    try:
+        return str(TileConfig.from_entry(entry))
+    except InputError:
+        return ", ".join(f"{key}={value}" for key, value in entry.items())
+
+
+def format_us(time_us: float | None, mark: str = "") -> str:
+    """A time in µs with one decimal, ``–`` for none."""
+    return _NONE if time_us is None else f"{mark}{time_us:.1f}"
+
+
+def _row(result: ProblemResult, mark: str) -> tuple[str, ...]:
+    gain, share = speed_up(result), roofline_share(result)
+    gain_text = _NONE if gain is None else f"{mark}{gain:.2f}×"
+    return (
+        str(result.problem.shape.weight),
+        str(result.problem.shape.M),
+        format_us(result.baseline_us, mark),
+        format_us(result.time_us, mark),
+        "kept" if result.outcome is Outcome.KEPT else gain_text,
+        _NONE if share is None else f"{mark}{share:.0%}",
+        short_config(result.entry) if result.outcome is not Outcome.NO_VALID_CANDIDATE else "no valid candidate",
+    )
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
