@@ -1,0 +1,273 @@
+"""Compile candidates ahead of measuring, in CPU processes that can be killed one by one.
+
+A kernel compiled here reaches the measuring process through Triton's cache folder: both use the same absolute path and
+compile with the same argument types, so their cache keys are equal.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Pipe, wait
+from pathlib import Path
+from threading import Lock, Thread
+
+from blockscale.errors import BlockscaleError, IncompleteRunError, InputError
+from blockscale.hardware import DeviceSpec
+from blockscale.measure.child import Child, ChildDiedError, ChildRaisedError, ChildTarget, ChildTimeoutError
+from blockscale.problem import Candidate, Problem, TileConfig, TrialStatus, ceil_div
+
+log = logging.getLogger(__name__)
+
+GPU_EXTRA_HINT = 'pip install "blockscale[gpu]"'
+_MAX_FAILED_STARTS = 3
+
+
+@dataclass(frozen=True)
+class CompileOutcome:
+    """How one compilation ended: ``status`` is OK or the trial's failure. ``compile_s`` is 0 where nothing was done."""
+
+    status: TrialStatus
+    message: str = ""
+    compile_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """What a compile process needs to know; ``cache_dir`` is absolute."""
+
+    spec: DeviceSpec
+    cache_dir: Path
+
+
+@dataclass(frozen=True)
+class PoolSettings:
+    """Sizes and limits of the pool. A process holds 120-240 MB and is replaced after ``recycle_after`` compilations,
+    since Triton keeps every kernel it compiled."""
+
+    workers: int = field(default_factory=lambda: max(1, len(os.sched_getaffinity(0)) - 1))
+    time_limit_s: float = 60.0
+    start_limit_s: float = 180.0
+    recycle_after: int = 200
+    function: str = "blockscale.measure.compile_worker:open_compiler"
+
+
+def _specialisation(value: int) -> tuple[bool, bool, bool]:
+    """What Triton's compiled code depends on in an integer argument: 1, a multiple of 16, wider than 32 bits."""
+    return value == 1, value % 16 == 0, value >= 2**31
+
+
+def compile_key(problem: Problem, candidate: Candidate) -> tuple[object, ...]:
+    """Equal for two (problem, candidate) pairs that compile to the same code; hashable.
+
+    Sizes count only by their class (1, multiple of 16, other, beyond 32 bits), and so do the strides that follow from
+    them: a row of A, of C, of the scales, and a plane of split-K partials.
+    """
+    shape, quant, config = problem.shape, problem.quant, candidate.config
+    groups = ceil_div(shape.K, quant.block_k)
+    sizes = (shape.M, shape.N, shape.K, groups, shape.M * shape.N, shape.M * shape.K, shape.N * shape.K)
+    compiled: TileConfig = config.with_(extra=())
+    return (
+        candidate.kernel,
+        compiled,
+        quant,
+        problem.out_dtype,
+        shape.K % config.block_k == 0,
+        tuple(_specialisation(size) for size in sizes),
+    )
+
+
+@dataclass
+class _Job:
+    problem: Problem
+    candidate: Candidate
+    future: Future[CompileOutcome]
+
+
+@dataclass
+class _Worker:
+    child: Child
+    deadline: float
+    ready: bool = False
+    job: _Job | None = None
+    done: int = 0
+
+
+class CompilePool:
+    """Compiles what is submitted, in order, on several processes. Thread-safe; one thread manages the processes.
+
+    Processes start with the first job. Results are remembered by `compile_key`, so that a config which several
+    problems share is compiled once.
+    """
+
+    def __init__(self, options: CompileOptions, settings: PoolSettings | None = None) -> None:
+        self._options = options
+        self._settings = settings or PoolSettings()
+        self._queue: deque[_Job] = deque()
+        self._known: dict[tuple[object, ...], Future[CompileOutcome]] = {}
+        self._lock = Lock()
+        self._wake_read, self._wake_write = Pipe(duplex=False)
+        self._workers: list[_Worker] = []
+        self._failed_starts = 0
+        self._closing = False
+        self._thread: Thread | None = None
+
+    def submit(self, problem: Problem, candidate: Candidate) -> Future[CompileOutcome]:
+        """Queue one compilation. A future cancelled before its turn costs nothing.
+
+        The future raises ``InputError`` when the compiler's packages are missing and ``IncompleteRunError`` when
+        compile processes cannot be started.
+        """
+        key = compile_key(problem, candidate)
+        with self._lock:
+            if self._closing:
+                raise RuntimeError("the compile pool is closed")
+            known = self._known.get(key)
+            if known is not None and not known.cancelled():
+                return _already(known)
+            future: Future[CompileOutcome] = Future()
+            self._known[key] = future
+            self._queue.append(_Job(problem, candidate, future))
+            if self._thread is None:
+                self._thread = Thread(target=self._manage, name="blockscale-compile-pool", daemon=True)
+                self._thread.start()
+        self._wake()
+        return future
+
+    def close(self) -> None:
+        """Stop at once: running compilations are killed, queued ones cancelled. Safe to call twice."""
+        with self._lock:
+            self._closing = True
+            thread = self._thread
+        self._wake()
+        if thread is not None:
+            thread.join()
+
+    def _wake(self) -> None:
+        with suppress(OSError):
+            self._wake_write.send_bytes(b"")
+
+    def _manage(self) -> None:
+        try:
+            while not self._closing:
+                self._assign()
+                self._wait()
+        except BaseException as error:  # whoever waits for a future must hear of it
+            log.exception("the compile pool's manager failed")
+            self._fail_all(IncompleteRunError(f"the compile pool failed: {type(error).__name__}: {error}"))
+        finally:
+            for worker in self._workers:
+                worker.child.kill()
+            self._fail_all(None)
+
+    def _next_job(self) -> _Job | None:
+        with self._lock:
+            while self._queue:
+                job = self._queue.popleft()
+                if job.future.set_running_or_notify_cancel():
+                    return job
+        return None
+
+    def _assign(self) -> None:
+        for worker in self._workers:
+            if worker.ready and worker.job is None and (job := self._next_job()) is not None:
+                worker.job = job
+                worker.deadline = time.monotonic() + self._settings.time_limit_s
+                worker.child.send((job.problem, job.candidate))
+        starting = sum(not worker.ready for worker in self._workers)
+        with self._lock:
+            waiting = len(self._queue)
+        if self._failed_starts >= _MAX_FAILED_STARTS and self._workers:
+            return  # memory is short, say: those that run carry on alone
+        for _ in range(min(self._settings.workers - len(self._workers), waiting - starting)):
+            self._workers.append(self._start())
+
+    def _start(self) -> _Worker:
+        # No GPU is visible: a compile process that touched it would disturb what is being timed.
+        blind = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), "")
+        environment = {**blind, "TRITON_CACHE_DIR": str(self._options.cache_dir), "OMP_NUM_THREADS": "1"}
+        child = Child(ChildTarget(self._settings.function, self._options, environment))
+        return _Worker(child, time.monotonic() + self._settings.start_limit_s)
+
+    def _wait(self) -> None:
+        busy = {worker.child.connection: worker for worker in self._workers if worker.job or not worker.ready}
+        timeout = min((worker.deadline for worker in busy.values()), default=None)
+        if timeout is not None:
+            timeout = max(0.0, timeout - time.monotonic())
+        readable = wait([self._wake_read, *busy], timeout)
+        if self._wake_read in readable:
+            while self._wake_read.poll():
+                self._wake_read.recv_bytes()
+        now = time.monotonic()
+        for connection, worker in busy.items():
+            if connection in readable or now >= worker.deadline:
+                self._collect(worker)
+
+    def _collect(self, worker: _Worker) -> None:
+        """Take a worker's answer, or its end, and keep, recycle or drop it."""
+        job, worker.job = worker.job, None
+        if job is None:
+            self._collect_start(worker)
+            return
+        limit_s = self._settings.time_limit_s
+        spent_s = time.monotonic() - (worker.deadline - limit_s)
+        try:
+            outcome = worker.child.receive(0.0)
+        except ChildTimeoutError:
+            outcome = CompileOutcome(TrialStatus.COMPILE_TIMEOUT, f"not compiled within {limit_s:g} s", spent_s)
+        except ChildDiedError as error:
+            outcome = CompileOutcome(TrialStatus.COMPILE_ERROR, f"the compiler process {error}", spent_s)
+        except ChildRaisedError as error:
+            log.error("compile process: %s", error.traceback)
+            job.future.set_exception(RuntimeError(f"the compile process raised {error}"))
+            return
+        worker.done += 1
+        if not worker.child.alive or worker.done >= self._settings.recycle_after:
+            self._drop(worker)
+        job.future.set_result(outcome)
+
+    def _collect_start(self, worker: _Worker) -> None:
+        try:
+            worker.child.receive(0.0)
+        except (ChildTimeoutError, ChildDiedError, ChildRaisedError) as error:
+            self._drop(worker)
+            self._failed_starts += 1
+            if isinstance(error, ChildRaisedError) and error.type_name in ("ModuleNotFoundError", "ImportError"):
+                self._fail_all(InputError(f"compiling needs torch and Triton: {error.message}. {GPU_EXTRA_HINT}"))
+            elif self._failed_starts >= _MAX_FAILED_STARTS and not self._workers:
+                self._fail_all(IncompleteRunError(f"compile processes do not start: {error}"))
+        else:
+            self._failed_starts = 0
+            worker.ready = True
+
+    def _drop(self, worker: _Worker) -> None:
+        worker.child.kill()
+        self._workers.remove(worker)
+
+    def _fail_all(self, error: BlockscaleError | None) -> None:
+        """Give every unfinished future this error, or cancel it."""
+        with self._lock:
+            jobs = [*self._queue, *(worker.job for worker in self._workers if worker.job)]
+            self._queue.clear()
+            unfinished = [job.future for job in jobs if not job.future.done()]
+            self._known = {key: future for key, future in self._known.items() if future not in unfinished}
+        for future in unfinished:
+            if error is not None:
+                with suppress(Exception):  # cancelled meanwhile
+                    future.set_exception(error)
+            elif not future.cancel():
+                future.set_exception(IncompleteRunError("the compile pool was closed"))
+
+
+def _already(known: Future[CompileOutcome]) -> Future[CompileOutcome]:
+    """The future itself while it is unfinished; once done, its result at no cost."""
+    if not known.done() or known.exception() is not None:
+        return known
+    free: Future[CompileOutcome] = Future()
+    free.set_result(replace(known.result(), compile_s=0.0))
+    return free

@@ -1,0 +1,70 @@
+"""The body of one compile process: candidate in, entry in Triton's cache out. Never touches a GPU."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from blockscale.hardware import DeviceSpec
+from blockscale.measure.classify import classify
+from blockscale.measure.compile_cache import drop_unreadable
+from blockscale.measure.compile_pool import CompileOptions, CompileOutcome
+from blockscale.problem import Candidate, Problem, TrialStatus
+
+log = logging.getLogger(__name__)
+
+CompileRequest = tuple[Problem, Candidate]
+
+
+def over_limit(metadata: Any, spec: DeviceSpec) -> str:
+    """Why the device cannot run a kernel with this Triton metadata; empty when it can.
+
+    Triton compiles kernels beyond the shared-memory limit without complaint; only their launch would fail.
+    """
+    shared = int(getattr(metadata, "shared", 0))
+    if shared > spec.shared_memory_bytes:
+        return f"shared memory: {shared} bytes required, {spec.shared_memory_bytes} on {spec.name}"
+    threads = int(getattr(metadata, "num_warps", 1)) * spec.warp_size
+    if threads > spec.max_threads_per_block:
+        return f"threads: {threads} required, {spec.max_threads_per_block} on {spec.name}"
+    return ""
+
+
+def open_compiler(options: CompileOptions) -> Callable[[CompileRequest], CompileOutcome]:
+    """Set Triton up for the device's architecture without a driver; returns the function that compiles."""
+    from blockscale.kernels.compile_only import offline_target
+    from blockscale.kernels.launch import warm_up
+
+    spec = options.spec
+    offline_target(spec.arch)
+
+    def attempt(problem: Problem, candidate: Candidate) -> CompileOutcome:
+        try:
+            compiled = warm_up(problem, candidate, spec.fp8_format)
+        except json.JSONDecodeError:
+            raise
+        except Exception as error:
+            failure = classify(error, TrialStatus.COMPILE_ERROR)
+            return CompileOutcome(failure.status, failure.message)
+        reasons = [reason for kernel in compiled if (reason := over_limit(kernel.metadata, spec))]
+        if reasons:
+            return CompileOutcome(TrialStatus.OUT_OF_RESOURCES, reasons[0])
+        return CompileOutcome(TrialStatus.OK)
+
+    def compile_one(request: CompileRequest) -> CompileOutcome:
+        started = time.perf_counter()
+        try:
+            outcome = attempt(*request)
+        except json.JSONDecodeError:  # a cache entry that a crash or a full disk left half written
+            dropped = drop_unreadable(options.cache_dir)
+            log.warning("dropped %d unreadable entries of the compiler's cache", dropped)
+            try:
+                outcome = attempt(*request)
+            except json.JSONDecodeError as error:
+                outcome = CompileOutcome(TrialStatus.COMPILE_ERROR, f"JSONDecodeError: {error}")
+        return CompileOutcome(outcome.status, outcome.message, time.perf_counter() - started)
+
+    return compile_one
