@@ -1,0 +1,196 @@
+"""A device that answers from trials measured earlier on a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from blockscale import space
+from blockscale.errors import InputError
+from blockscale.hardware import DeviceSpec
+from blockscale.problem import Candidate, Environment, GemmShape, Kernel, Phase, Problem, TileConfig, Trial, TrialStatus
+from blockscale.recording import Recording
+
+APPROXIMATE = "approximate"
+"""Label of a trial whose time was measured on a kernel akin to the one asked for."""
+
+# SGLang's and vLLM's FP8 kernels differ in whether the K tail is masked, which costs 3–25% on one config.
+_STAND_INS = {Kernel.FP8_MASKED: Kernel.FP8, Kernel.FP8: Kernel.FP8_MASKED}
+
+Canonical = Callable[[Problem, TileConfig], TileConfig]
+
+
+def measuring_s(shape: GemmShape) -> float:
+    """Seconds that timing one compiled config takes on a GPU: 8 ms up to M = 512, then linear to 40 ms at M = 4096.
+
+    Read off runs on an H200 over weights of 15 to 38 million elements (rotated inputs, graph replays, verification).
+    """
+    return 0.008 + 0.032 * max(0, shape.M - 512) / (4096 - 512)
+
+
+@dataclass(slots=True)
+class _Answers:
+    """What is recorded of one piece of work."""
+
+    by_phase: dict[Phase, Trial]
+
+    def __getitem__(self, phase: Phase) -> Trial:
+        other = Phase.SCREEN if phase is Phase.FINAL else Phase.FINAL
+        return self.by_phase.get(phase) or self.by_phase[other]
+
+
+class ReplayDevice:
+    """Answers with recorded trials, deterministically; satisfies ``Device``.
+
+    Configs compare in canonical form, so every spelling of one launch has the recorded time. Where several recorded
+    configs are one launch, the answer is the row recorded under the canonical spelling, else the one with the lowest
+    median, else the first of the file; of several rows under one spelling the last counts. ``finals`` gives the trials
+    recorded as finals, where there are none those of the screening.
+
+    A Hopper config without SWAP_AB and SPLIT_K is the plain kernel's. Where the asked kernel was not measured on the
+    problem but one akin to it was, that one's times are given, labelled ``approximate``.
+
+    Its environment is the recorded one with the recording's digest for the kernel hash: replayed trials never pass for
+    fresh ones of the real device, nor those of a shorter recording for those of a longer one.
+    """
+
+    def __init__(self, recording: Recording, canonical: Canonical = space.canonical) -> None:
+        self._recording = recording
+        self._canonical = canonical
+        self._answers: dict[tuple[Problem, Kernel], dict[TileConfig, _Answers]] = {}
+        self._said: set[str] = set()
+        self._unsaid: list[str] = []
+        self._environment = replace(recording.environment, kernel_hash=f"recording-{recording.digest}")
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """Limits of the recorded device."""
+        return self._recording.spec
+
+    @property
+    def environment(self) -> Environment:
+        """What was recorded, marked as a replay."""
+        return self._environment
+
+    def prepare(self, problems: Sequence[Problem]) -> None:
+        """Read the trials of these problems.
+
+        Raises:
+            InputError: a problem is not recorded (the message lists what is), or a line of it cannot be read.
+        """
+        missing = [problem for problem in problems if not self._recording.kernels(problem)]
+        if missing:
+            raise InputError(self._refusal(missing))
+        for problem in problems:
+            for kernel in self._recording.kernels(problem):
+                self._of(problem, kernel)
+
+    def screen(self, problem: Problem, candidates: Sequence[Candidate]) -> Iterator[Trial]:
+        """One recorded trial per candidate, in order."""
+        self.prepare([problem])
+        for candidate in candidates:
+            yield self._answer(problem, candidate, Phase.SCREEN)
+
+    def finals(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Trial]:
+        """One recorded trial per candidate, in order."""
+        self.prepare([problem])
+        return [self._answer(problem, candidate, Phase.FINAL) for candidate in candidates]
+
+    def warnings(self) -> list[str]:
+        """Warnings since the last call; each is given once."""
+        unsaid, self._unsaid = self._unsaid, []
+        return unsaid
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _answer(self, problem: Problem, candidate: Candidate, phase: Phase) -> Trial:
+        kernel, config = self._launch(problem, candidate)
+        answers = self._of(problem, kernel).get(config)
+        labels: tuple[str, ...] = ()
+        if not self._of(problem, kernel) and (stand_in := _STAND_INS.get(kernel)):
+            answers = self._of(problem, stand_in).get(config)
+            if answers is not None:
+                labels = (APPROXIMATE,)
+                self._warn(f"Times of kernel {kernel} were recorded on kernel {stand_in} and are approximate.")
+        if answers is None:
+            message = f"no recorded trial of {candidate} at {problem}"
+            return Trial(problem, candidate, TrialStatus.UNRECORDED, phase, message=message)
+        recorded = answers[phase]
+        if APPROXIMATE in recorded.labels:
+            self._warn(f"The recording holds approximate times of kernel {kernel}.")
+        # Finals run what screening compiled.
+        compile_s = recorded.compile_s if recorded.phase is phase else 0.0
+        timing_s = measuring_s(problem.shape) if recorded.status is not TrialStatus.ILLEGAL else 0.0
+        recorded_s = recorded.elapsed_s if recorded.phase is phase else 0.0
+        return replace(
+            recorded,
+            candidate=candidate,
+            phase=phase,
+            compile_s=compile_s,
+            elapsed_s=recorded_s or compile_s + timing_s,
+            labels=tuple(dict.fromkeys((*recorded.labels, *labels))),
+        )
+
+    def _launch(self, problem: Problem, candidate: Candidate) -> tuple[Kernel, TileConfig]:
+        """What a candidate makes the GPU do, the same for all its spellings."""
+        kernel, config = candidate.kernel, candidate.config
+        if kernel is Kernel.FP8_HOPPER and not config.swap_ab and config.split_k == 1:
+            kernel = Kernel.FP8
+        return kernel, self._canonical(problem, config)
+
+    def _of(self, problem: Problem, kernel: Kernel) -> dict[TileConfig, _Answers]:
+        key = (problem, kernel)
+        if key not in self._answers:
+            self._answers[key] = self._collect(problem, kernel)
+        return self._answers[key]
+
+    def _collect(self, problem: Problem, kernel: Kernel) -> dict[TileConfig, _Answers]:
+        rows = list(self._recording.trials(problem, kernel))
+        if kernel is Kernel.FP8:
+            rows += self._recording.trials(problem, Kernel.FP8_HOPPER)
+        last = {(row.candidate, row.phase): row for row in rows}
+        best: dict[tuple[TileConfig, Phase], Trial] = {}
+        for row in last.values():
+            launched, config = self._launch(problem, row.candidate)
+            if launched is not kernel:
+                continue
+            other = best.get((config, row.phase))
+            if other is None or _rank(row, config) < _rank(other, config):
+                best[config, row.phase] = row
+        answers: dict[TileConfig, _Answers] = {}
+        for (config, phase), row in best.items():
+            answers.setdefault(config, _Answers({})).by_phase[phase] = row
+        return answers
+
+    def _warn(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._unsaid.append(text)
+
+    def _refusal(self, missing: Sequence[Problem]) -> str:
+        first = missing[0]
+        asked = f"{first} {_scheme(first)}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+        held = "; ".join(_sizes(self._recording.problems))
+        return f"{asked} not recorded: a recorded device answers only for what it holds. Ask for one of these: {held}."
+
+
+def _rank(row: Trial, canonical: TileConfig) -> tuple[bool, float]:
+    time_us = row.time_us
+    return row.candidate.config != canonical, float("inf") if time_us is None else time_us
+
+
+def _scheme(problem: Problem) -> str:
+    quant = problem.quant
+    return f"{quant.format} [{quant.block_n}, {quant.block_k}] {problem.out_dtype}"
+
+
+def _sizes(problems: Sequence[Problem]) -> Iterator[str]:
+    """``fp8 [128, 128] bfloat16 2112×7168 at M 1 16 64`` for each scheme and weight."""
+
+    def key(problem: Problem) -> tuple[str, int, int]:
+        return _scheme(problem), problem.shape.N, problem.shape.K
+
+    for (scheme, n, k), group in groupby(sorted(problems, key=lambda p: (*key(p), p.shape.M)), key):
+        yield f"{scheme} {n}×{k} at M " + " ".join(str(problem.shape.M) for problem in group)
