@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ _TRADES = (
     ("block_n", "split_k"),
 )
 _SAMPLE_ATTEMPTS = 20  # rounds of stratified draws before the rest is drawn from the full list
+_SPARSE = 4  # a sample is sparse while the axes have this many combinations for each config drawn
 
 
 class Space:
@@ -63,10 +65,17 @@ class Space:
                 found[candidate] = None
         return list(found)
 
+    def pinned(self, **values: int) -> Space:
+        """The part of the space where the named axes hold one value each."""
+        axes = [Axis(a.name, (values[a.name],)) if a.name in values else a for a in self.axes]
+        return Space(self.problem, self.spec, axes, self.clauses)
+
     def sample(self, rng: random.Random, n: int) -> list[TileConfig]:
         """Up to ``n`` distinct configs that spread each axis evenly (a Latin hypercube, repaired for legality)."""
         found: dict[TileConfig, None] = {}
-        for _ in range(_SAMPLE_ATTEMPTS):
+        # A large share of the space would keep drawing what it has: that is drawn from the full list at once.
+        sparse = _SPARSE * n < math.prod(len(axis.values) for axis in self.axes)
+        for _ in range(_SAMPLE_ATTEMPTS if sparse else 0):
             missing = n - len(found)
             if missing <= 0:
                 break
@@ -126,7 +135,7 @@ def build_space(problem: Problem, spec: DeviceSpec, *, hopper: bool, clauses: Se
     """
     axes = stock_axes(problem, spec) + (hopper_axes() if hopper else ())
     space = Space(problem, spec, axes, (*hardware_clauses(spec), *clauses))
-    if not len(space):
+    if not any(space.reason(config) is None for config in grid(axes)):
         raise InputError(_empty_message(space))
     return space
 

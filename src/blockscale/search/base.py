@@ -1,0 +1,32 @@
+"""The contract of a search: ask for configs to try, tell what they took. Pure; it knows no device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from blockscale.problem import TileConfig
+from blockscale.space import Space
+
+
+class Strategy(Protocol):
+    """A search over one problem's configs.
+
+    The caller asks, tries every config it was given, and tells each outcome, in the order asked, before it asks again.
+    Answers depend on the constructor's arguments and on what was told, on nothing else: the same tells lead to the same
+    asks, which is how an interrupted run continues.
+    """
+
+    def ask(self, n: int) -> list[TileConfig]:
+        """Up to ``n`` configs that were never asked before, legal and canonical; an empty list ends the search."""
+        ...
+
+    def tell(self, config: TileConfig, time_us: float | None) -> None:
+        """What an asked config took in µs; None where it failed or could not be tried."""
+        ...
+
+
+def legal_starts(space: Space, starts: Iterable[TileConfig]) -> list[TileConfig]:
+    """Those starting configs that are legal, canonical and without repeats, in the order given."""
+    configs = map(space.canonical, (config for config in starts if space.reason(config) is None))
+    return list(dict.fromkeys(configs))
