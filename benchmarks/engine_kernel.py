@@ -24,10 +24,8 @@ SOURCES = {
     ),
     "vllm": ("vllm/model_executor/layers/quantization/utils/fp8_utils.py", ("_w8a8_triton_block_scaled_mm",)),
 }
-DEFAULTS = {
-    "sglang": {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 32, "num_warps": 4, "num_stages": 3},
-    "vllm": {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 32, "num_warps": 4, "num_stages": 2},
-}  # fmt: skip
+_DEFAULT = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 32, "num_warps": 4}
+DEFAULTS = {"sglang": _DEFAULT | {"num_stages": 3}, "vllm": _DEFAULT | {"num_stages": 2}}
 
 
 def load(engine: str, source: Path) -> ModuleType:
@@ -54,7 +52,7 @@ def load(engine: str, source: Path) -> ModuleType:
 def launcher(
     engine: str, module: ModuleType, config: dict[str, Any], tensors: tuple[torch.Tensor, ...], block: tuple[int, int]
 ) -> Callable[[], None]:
-    """One GEMM as the engine launches it. ``tensors``: A[M,K], B[N,K], C[M,N], As, Bs; ``block``: (block_n, block_k)."""
+    """One GEMM as the engine launches it, on A[M,K], B[N,K], C[M,N], As, Bs with blocks (block_n, block_k)."""
     a, b, c, a_scale, b_scale = tensors
     m, k = a.shape
     n = b.shape[0]

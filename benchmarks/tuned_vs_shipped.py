@@ -81,6 +81,7 @@ class Version:
         self.graph.replay()
 
     def sample(self) -> None:
+        """Time one replay: µs per launch."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         self.graph.replay()
@@ -140,9 +141,8 @@ def print_table(rows: list[dict[str, Any]]) -> None:
         samples = r["tuned"]["samples_us"]
         spread = (max(samples) - min(samples)) / t
         wrong = sum(r[name]["wrong"] for name in ("default", "shipped", "tuned") if name in r)
-        print(
-            f"{r['M']:5} {r['N']:>6}×{r['K']:<5} {text(d)} {text(s)} {text(t)} {spread:7.1%} {other / t:13.2f}x {wrong:6}"
-        )
+        times = " ".join(map(text, (d, s, t)))
+        print(f"{r['M']:5} {r['N']:>6}×{r['K']:<5} {times} {spread:7.1%} {other / t:13.2f}x {wrong:6}")
     for name, values in ratios.items():
         if values:
             print(f"{name} / tuned: geometric mean {statistics.geometric_mean(values):.2f}, {len(values)} problems")

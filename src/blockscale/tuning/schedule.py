@@ -16,7 +16,7 @@ _PER_ROW_S = 0.032 / 4096
 
 
 def expected_cost_s(problem: Problem) -> float:
-    """Rough device seconds per candidate: a fixed part, and one that grows with M·N·K relative to a 4608×7168 weight."""
+    """Rough device seconds per candidate: a fixed part, and one that grows with M·N·K (of a 4608×7168 weight)."""
     s = problem.shape
     return _FIXED_S + _PER_ROW_S * s.M * (s.N * s.K) / (4608 * 7168)
 
