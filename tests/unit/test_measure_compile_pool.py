@@ -1,0 +1,168 @@
+"""The compile pool: any end that a compiler can come to is one candidate's outcome."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blockscale.errors import IncompleteRunError, InputError
+from blockscale.hardware import H200
+from blockscale.measure.compile_pool import CompileOptions, CompilePool, PoolSettings, compile_key
+from blockscale.problem import Candidate, GemmShape, Kernel, OutDtype, Problem, TileConfig, TrialStatus
+
+WAIT_S = 60.0
+
+# What a fake compiler does with a candidate is coded in its num_stages.
+FAKES = """
+import os, signal
+from pathlib import Path
+from blockscale.measure.compile_pool import CompileOutcome
+from blockscale.problem import TrialStatus
+
+def open_fake(options):
+    def compile_one(request):
+        problem, candidate = request
+        with open(options.cache_dir / "compiled", "a") as log:
+            log.write(f"{os.getpid()} {candidate.config}\\n")
+        match candidate.config.num_stages:
+            case 10:
+                os.read(os.pipe()[0], 1)
+            case 11:
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case 12:
+                raise KeyError("a mistake of ours")
+            case 13:
+                return CompileOutcome(TrialStatus.OUT_OF_RESOURCES, "shared memory")
+            case 14:
+                (options.cache_dir / "visible").write_text(repr(os.environ["CUDA_VISIBLE_DEVICES"]))
+        return CompileOutcome(TrialStatus.OK, "", 0.5)
+    return compile_one
+
+def open_without_torch(options):
+    import torch_that_is_not_installed
+
+def open_dying(options):
+    os._exit(3)
+"""
+
+HANGS, DIES, RAISES, TOO_LARGE, REPORTS = 10, 11, 12, 13, 14
+PROBLEM = Problem(GemmShape(16, 2112, 7168))
+
+
+def candidate(stages: int, group: int = 1) -> Candidate:
+    return Candidate(Kernel.FP8, TileConfig(16, 64, 128, group_m=group, num_stages=stages))
+
+
+@pytest.fixture
+def pool_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    (tmp_path / "fakes.py").write_text(FAKES)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    pools: list[CompilePool] = []
+
+    def make(function: str = "open_fake", **settings: object) -> CompilePool:
+        chosen = PoolSettings(**{"workers": 1, "function": f"fakes:{function}", **settings})  # type: ignore[arg-type]
+        pools.append(CompilePool(CompileOptions(H200, tmp_path), chosen))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+def compiled(folder: Path) -> list[str]:
+    return (folder / "compiled").read_text().splitlines()
+
+
+def test_every_end_of_a_compiler_is_an_outcome_and_the_rest_goes_on(pool_of, tmp_path: Path) -> None:
+    pool = pool_of(time_limit_s=0.5)
+    stages = [3, HANGS, 4, DIES, 5, TOO_LARGE, 6]
+    outcomes = [future.result(WAIT_S) for future in [pool.submit(PROBLEM, candidate(n)) for n in stages]]
+    ok = TrialStatus.OK
+    assert [outcome.status for outcome in outcomes] == [
+        ok, TrialStatus.COMPILE_TIMEOUT, ok, TrialStatus.COMPILE_ERROR, ok, TrialStatus.OUT_OF_RESOURCES, ok
+    ]  # fmt: skip
+    assert outcomes[1].message == "not compiled within 0.5 s"
+    assert "died with signal 11" in outcomes[3].message
+    assert outcomes[0].compile_s == 0.5
+
+
+def test_a_mistake_of_ours_in_a_compile_process_is_not_hidden(pool_of) -> None:
+    pool = pool_of()
+    with pytest.raises(RuntimeError, match="a mistake of ours"):
+        pool.submit(PROBLEM, candidate(RAISES)).result(WAIT_S)
+    assert pool.submit(PROBLEM, candidate(3)).result(WAIT_S).status is TrialStatus.OK
+
+
+def test_a_config_is_compiled_once_for_all_problems_of_its_class(pool_of, tmp_path: Path) -> None:
+    pool = pool_of()
+    first = pool.submit(Problem(GemmShape(16, 2112, 7168)), candidate(3)).result(WAIT_S)
+    again = pool.submit(Problem(GemmShape(4096, 2112, 7168)), candidate(3)).result(WAIT_S)
+    assert (first.compile_s, again.compile_s) == (0.5, 0.0)
+    assert len(compiled(tmp_path)) == 1
+    pool.submit(Problem(GemmShape(1, 2112, 7168)), candidate(3)).result(WAIT_S)
+    assert len(compiled(tmp_path)) == 2
+
+
+def test_processes_are_recycled(pool_of, tmp_path: Path) -> None:
+    pool = pool_of(recycle_after=2)
+    for group in range(1, 6):
+        assert pool.submit(PROBLEM, candidate(3, group)).result(WAIT_S).status is TrialStatus.OK
+    assert len({line.split()[0] for line in compiled(tmp_path)}) == 3
+
+
+def test_a_cancelled_compilation_is_never_made(pool_of, tmp_path: Path) -> None:
+    pool = pool_of(time_limit_s=0.5)
+    blocked = pool.submit(PROBLEM, candidate(HANGS))
+    queued = pool.submit(PROBLEM, candidate(4))
+    assert queued.cancel()
+    assert blocked.result(WAIT_S).status is TrialStatus.COMPILE_TIMEOUT
+    assert pool.submit(PROBLEM, candidate(5)).result(WAIT_S).status is TrialStatus.OK
+    assert not [line for line in compiled(tmp_path) if "s4" in line]
+    assert pool.submit(PROBLEM, candidate(4)).result(WAIT_S).status is TrialStatus.OK  # asked for again: made
+
+
+def test_closing_kills_what_runs_and_leaves_no_one_waiting(pool_of) -> None:
+    pool = pool_of()
+    running, queued = pool.submit(PROBLEM, candidate(HANGS)), pool.submit(PROBLEM, candidate(4))
+    pool.close()
+    pool.close()
+    assert running.done()
+    assert queued.cancelled()
+
+
+def test_no_gpu_is_visible_to_a_compile_process(pool_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    pool_of().submit(PROBLEM, candidate(REPORTS)).result(WAIT_S)
+    assert (tmp_path / "visible").read_text() == "''"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_missing_packages_are_one_message_with_the_command_that_installs_them(pool_of) -> None:
+    with pytest.raises(InputError, match=r"torch_that_is_not_installed.*pip install \"blockscale\[gpu\]\""):
+        pool_of("open_without_torch").submit(PROBLEM, candidate(3)).result(WAIT_S)
+
+
+def test_compile_processes_that_never_start_end_the_run(pool_of) -> None:
+    with pytest.raises(IncompleteRunError, match="do not start: ended with exit code 3"):
+        pool_of("open_dying").submit(PROBLEM, candidate(3)).result(WAIT_S)
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000))
+def test_sizes_share_code_exactly_when_triton_would_share_it(a: int, b: int) -> None:
+    def kind(m: int) -> tuple[bool, bool]:
+        return m == 1, m % 16 == 0
+
+    # N·M is a multiple of 16 here whatever M is, and K likewise.
+    keys = [compile_key(Problem(GemmShape(m, 2112, 7168)), candidate(3)) for m in (a, b)]
+    assert (keys[0] == keys[1]) == (kind(a) == kind(b))
+
+
+def test_what_changes_the_code_is_told_apart() -> None:
+    base = compile_key(PROBLEM, candidate(3))
+    assert compile_key(PROBLEM, candidate(4)) != base
+    assert compile_key(Problem(PROBLEM.shape, out_dtype=OutDtype.FLOAT16), candidate(3)) != base
+    assert compile_key(Problem(GemmShape(16, 2112, 7168 + 64)), candidate(3)) != base  # the K tail is masked
+    assert compile_key(PROBLEM, Candidate(Kernel.FP8_MASKED, candidate(3).config)) != base
