@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import cast
 
 from blockscale.hardware import H200
 from blockscale.problem import GemmShape, Problem, QuantScheme, TileConfig
@@ -103,7 +102,8 @@ def main() -> None:
     args = parser.parse_args()
     outcomes: list[Outcome] = []
     print(
-        f"{'M':>5} {'N×K':>11} {'auto mean':>10} {'worst':>7} {'trials':>7} {'to 1%':>6} {'no row':>6} {'random':>8}  config"
+        f"{'M':>5} {'N×K':>11} {'auto mean':>10} {'worst':>7} {'trials':>7} "
+        f"{'to 1%':>6} {'no row':>6} {'random':>8}  config"
     )
     for problem, table in recorded_tables().items():
         space = build_space(problem, H200, hopper=True, clauses=[K_DIVIDES])
@@ -120,7 +120,7 @@ def main() -> None:
             flush=True,
         )
     for name in ("auto", "random", "exhaustive"):
-        print(f"{name:>10}  {summary([o for o in outcomes if o.search == cast(StrategyName, name)])}")
+        print(f"{name:>10}  {summary([o for o in outcomes if o.search == name])}")
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps([asdict(o) for o in outcomes], indent=1) + "\n")

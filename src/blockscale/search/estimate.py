@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from blockscale.hardware import DeviceSpec, Peaks
 from blockscale.problem import Problem, TileConfig, ceil_div
-from blockscale.space import launch_grid, shared_memory_bytes
+from blockscale.space import launch_grid, shared_memory_bytes, uses_wgmma
 
 CLOCK_GHZ = 1.7
 FP32_LANES = 128  # FMAs a cycle of one SM or CU
@@ -23,8 +23,7 @@ SYNC_US_PER_WARP = 0.05  # barrier, addresses and issue of one K step; more warp
 LAUNCH_US = 2.0
 REDUCTION_LAUNCH_US = 1.5  # a second kernel in the same graph
 L2_OVER_MEMORY = 2.0  # L2-to-SM bandwidth over that of device memory
-WARPGROUP_ROWS = 64  # wgmma takes 64 rows of its first operand at a time; fewer rows fall back to the older mma
-FALLBACK_MMA_RATE = 0.5  # of the older mma on a device with wgmma
+FALLBACK_MMA_RATE = 0.5  # of the older mma on Hopper, where too few rows rule wgmma out
 UNKNOWN_PEAKS = Peaks(bandwidth_gb_s=2000, tflops_8bit=700)
 
 
@@ -64,9 +63,8 @@ def estimate_us(problem: Problem, config: TileConfig, spec: DeviceSpec) -> float
 
 
 def _step(config: TileConfig, spec: DeviceSpec, peaks: Peaks) -> _Step:
-    rows = config.block_n if config.swap_ab else config.block_m
     rate = peaks.tflops_8bit * 1e6 / spec.compute_units  # operations a µs of one unit
-    if spec.compute_capability >= 90 and rows < WARPGROUP_ROWS:
+    if spec.compute_capability == 90 and not uses_wgmma(config, spec):
         rate *= FALLBACK_MMA_RATE
     elements = config.block_m * config.block_n
     lanes = min(FP32_LANES, config.num_warps * spec.warp_size)

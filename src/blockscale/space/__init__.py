@@ -1,7 +1,7 @@
 """The configs worth trying: axes, the legality predicate with its reasons, canonical form, neighbours and samples."""
 
 from blockscale.space.axes import Axis, cuda_axes, grid, hopper_axes, rocm_axes, stock_axes
-from blockscale.space.clauses import Clause, hardware_clauses, shared_memory_bytes
+from blockscale.space.clauses import Clause, hardware_clauses, shared_memory_bytes, uses_wgmma
 from blockscale.space.core import Space, build_space
 from blockscale.space.launch import LaunchGrid, canonical, launch_grid
 
@@ -20,4 +20,5 @@ __all__ = [
     "rocm_axes",
     "shared_memory_bytes",
     "stock_axes",
+    "uses_wgmma",
 ]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from blockscale.hardware import DeviceSpec, Vendor
 from blockscale.problem import Problem, TileConfig, ceil_div
 
+_WARPGROUP_ROWS = 64  # what one wgmma takes, over the four warps of a warpgroup
+
 
 @dataclass(frozen=True)
 class Clause:
@@ -18,11 +20,21 @@ class Clause:
 
 
 def shared_memory_bytes(problem: Problem, config: TileConfig, spec: DeviceSpec) -> int:
-    """Shared memory that one block of the kernel asks for, in bytes, for 8-bit operands."""
-    stage_bytes = (config.block_m + config.block_n) * config.block_k
-    if spec.vendor is Vendor.CUDA and spec.compute_capability >= 90:
-        return config.num_stages * stage_bytes
-    return max(config.num_stages - 1, 1) * stage_bytes
+    """Shared memory that one block of the kernel asks for, in bytes, for 8-bit operands.
+
+    Buffers for the operands of a K step, counted as Triton 3.9 allocates them when it compiles the kernel for sm_89,
+    sm_90 and sm_120 (``metadata.shared``): ``num_stages`` where the step is a wgmma, which reads both operands from
+    shared memory; one fewer, but at least one, where the operands pass through registers, as the last stage is there.
+    The scales' buffers (some KiB at most) are left out: never more than what a config needs to run is asked for.
+    """
+    buffers = config.num_stages if uses_wgmma(config, spec) else max(config.num_stages - 1, 1)
+    return buffers * (config.block_m + config.block_n) * config.block_k
+
+
+def uses_wgmma(config: TileConfig, spec: DeviceSpec) -> bool:
+    """Whether Triton compiles the dot to warpgroup instructions: Hopper, and 64 rows of the first operand."""
+    rows = config.block_n if config.swap_ab else config.block_m
+    return spec.vendor is Vendor.CUDA and spec.compute_capability == 90 and rows >= _WARPGROUP_ROWS
 
 
 def _is_power_of_two(value: int) -> bool:
