@@ -1,0 +1,152 @@
+"""Values to table rows and back."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from blockscale.hardware import DeviceSpec, Vendor
+from blockscale.problem import (
+    Candidate,
+    Environment,
+    GemmShape,
+    Kernel,
+    OutDtype,
+    Phase,
+    Problem,
+    QuantFormat,
+    QuantScheme,
+    TileConfig,
+    Trial,
+    TrialStatus,
+)
+
+Row = Sequence[Any]
+
+PROBLEM_COLUMNS = "m, n, k, quant, block_n, block_k, out_dtype"
+CANDIDATE_COLUMNS = (
+    "kernel, block_m, block_n, block_k, group_m, num_warps, num_stages, swap_ab, split_k, waves_per_eu, "
+    "matrix_instr_nonkdim, kpack, extra"
+)
+TRIAL_COLUMNS = "phase, status, samples_us, compile_s, elapsed_s, message, labels"
+
+
+def problem_row(problem: Problem) -> Row:
+    """Values of ``PROBLEM_COLUMNS``."""
+    shape, quant = problem.shape, problem.quant
+    return (shape.M, shape.N, shape.K, str(quant.format), quant.block_n, quant.block_k, str(problem.out_dtype))
+
+
+def read_problem(row: Row) -> Problem:
+    """Inverse of ``problem_row``."""
+    m, n, k, quant, block_n, block_k, out_dtype = row
+    return Problem(GemmShape(m, n, k), QuantScheme(QuantFormat(quant), block_n, block_k), OutDtype(out_dtype))
+
+
+def candidate_row(candidate: Candidate) -> Row:
+    """Values of ``CANDIDATE_COLUMNS``."""
+    c = candidate.config
+    return (
+        str(candidate.kernel),
+        c.block_m,
+        c.block_n,
+        c.block_k,
+        c.group_m,
+        c.num_warps,
+        c.num_stages,
+        int(c.swap_ab),
+        c.split_k,
+        c.waves_per_eu,
+        c.matrix_instr_nonkdim,
+        c.kpack,
+        json.dumps(c.extra) if c.extra else None,
+    )
+
+
+def read_candidate(row: Row) -> Candidate:
+    """Inverse of ``candidate_row``."""
+    (
+        kernel,
+        block_m,
+        block_n,
+        block_k,
+        group_m,
+        num_warps,
+        num_stages,
+        swap_ab,
+        split_k,
+        waves,
+        nonkdim,
+        kpack,
+        extra,
+    ) = row
+    config = TileConfig(
+        block_m=block_m,
+        block_n=block_n,
+        block_k=block_k,
+        group_m=group_m,
+        num_warps=num_warps,
+        num_stages=num_stages,
+        swap_ab=bool(swap_ab),
+        split_k=split_k,
+        waves_per_eu=waves,
+        matrix_instr_nonkdim=nonkdim,
+        kpack=kpack,
+        extra=tuple((name, text) for name, text in json.loads(extra)) if extra else (),
+    )
+    return Candidate(Kernel(kernel), config)
+
+
+def trial_row(trial: Trial) -> Row:
+    """Values of ``TRIAL_COLUMNS``."""
+    return (
+        str(trial.phase),
+        str(trial.status),
+        struct.pack(f"<{len(trial.samples_us)}d", *trial.samples_us),
+        trial.compile_s,
+        trial.elapsed_s,
+        trial.message or None,
+        json.dumps(trial.labels) if trial.labels else None,
+    )
+
+
+def read_trial(row: Row, problem: Problem, candidate: Candidate) -> Trial:
+    """Inverse of ``trial_row``."""
+    phase, status, samples, compile_s, elapsed_s, message, labels = row
+    return Trial(
+        problem=problem,
+        candidate=candidate,
+        status=TrialStatus(status),
+        phase=Phase(phase),
+        samples_us=struct.unpack(f"<{len(samples) // 8}d", samples),
+        message=message or "",
+        compile_s=compile_s,
+        elapsed_s=elapsed_s,
+        labels=tuple(json.loads(labels)) if labels else (),
+    )
+
+
+def environment_json(environment: Environment) -> str:
+    """An environment, its details too."""
+    return json.dumps(asdict(environment), ensure_ascii=False)
+
+
+def read_environment(text: str) -> Environment:
+    """Inverse of ``environment_json``."""
+    fields = json.loads(text)
+    fields["details"] = tuple((key, value) for key, value in fields["details"])
+    return Environment(**fields)
+
+
+def spec_json(spec: DeviceSpec) -> str:
+    """A device's limits."""
+    return json.dumps(asdict(spec), ensure_ascii=False)
+
+
+def read_spec(text: str) -> DeviceSpec:
+    """Inverse of ``spec_json``."""
+    fields = json.loads(text)
+    return DeviceSpec(**{**fields, "vendor": Vendor(fields["vendor"])})
