@@ -23,11 +23,14 @@ def shared_memory_bytes(problem: Problem, config: TileConfig, spec: DeviceSpec) 
     """Shared memory that one block of the kernel asks for, in bytes, for 8-bit operands.
 
     Buffers for the operands of a K step, counted as Triton 3.9 allocates them when it compiles the kernel for sm_89,
-    sm_90 and sm_120 (``metadata.shared``): ``num_stages`` where the step is a wgmma, which reads both operands from
-    shared memory; one fewer, but at least one, where the operands pass through registers, as the last stage is there.
-    The scales' buffers (some KiB at most) are left out: never more than what a config needs to run is asked for.
+    sm_90, sm_120 and gfx942 (``metadata.shared``): ``num_stages`` where the step is a wgmma, which reads both operands
+    from shared memory; one fewer where the operands pass through registers, as the last stage is there. A single stage
+    loads nothing ahead, and its operands may share one buffer: the smaller one is all that is certain. The scales'
+    buffers (some KiB at most) are left out, so that no config is asked for more than it needs to run.
     """
-    buffers = config.num_stages if uses_wgmma(config, spec) else max(config.num_stages - 1, 1)
+    if config.num_stages == 1:
+        return min(config.block_m, config.block_n) * config.block_k
+    buffers = config.num_stages if uses_wgmma(config, spec) else config.num_stages - 1
     return buffers * (config.block_m + config.block_n) * config.block_k
 
 
