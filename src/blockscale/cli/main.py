@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -53,6 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     of blockscale itself, or with ``BLOCKSCALE_DEBUG`` set.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without × and µ gets a question mark, not a crash
+            stream.reconfigure(errors="replace")
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()

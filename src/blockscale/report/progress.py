@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from blockscale.problem import Problem
-from blockscale.report.results import format_us, short_config, speed_up
+from blockscale.report.results import count, format_us, short_config, speed_up
 from blockscale.selection import Outcome
 from blockscale.tuning.events import Event, ProblemResult, ProblemStarted, RunStarted, TrialFinished
 from blockscale.tuning.schedule import expected_cost_s
@@ -114,7 +114,7 @@ def progress_lines(view: ProgressView) -> list[str]:
     left = "time left unknown yet" if view.left_s is None else f"about {format_seconds(view.left_s)} left"
     return [
         f"{view.engine} · {view.problem} on {view.device}",
-        f"{best} · {view.tried} candidates tried",
+        f"{best} · {count(view.tried, 'candidate')} tried",
         f"{view.done} of {view.total} problems done · {format_seconds(view.elapsed_s)} · {left}",
     ]
 

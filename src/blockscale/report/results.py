@@ -61,19 +61,19 @@ def outcome_lines(results: Sequence[ProblemResult]) -> list[str]:
     mean = geometric_mean(speed_ups)
     lines = []
     if mean is not None:
-        lines.append(f"Speed-up, geometric mean over {_count(len(speed_ups), 'problem')}: {mean:.2f}×")
+        lines.append(f"Speed-up, geometric mean over {count(len(speed_ups), 'problem')}: {mean:.2f}×")
     kept = sum(r.outcome is Outcome.KEPT for r in results)
     if kept:
-        lines.append(f"Kept: for {_count(kept, 'problem')} nothing beat what would run otherwise, so that is written.")
+        lines.append(f"Kept: for {count(kept, 'problem')} nothing beat what would run otherwise, so that is written.")
     unmeasured = sum(r.outcome is Outcome.TUNED and r.baseline_us is None for r in results)
     if unmeasured:
         lines.append(
-            f"No baseline for {_count(unmeasured, 'problem')}: what would run otherwise does not run on this device."
+            f"No baseline for {count(unmeasured, 'problem')}: what would run otherwise does not run on this device."
         )
     without = [r for r in results if r.outcome is Outcome.NO_VALID_CANDIDATE]
     if without:
         names = ", ".join(f"{r.engine} {r.problem}" for r in without[:4]) + (", …" if len(without) > 4 else "")
-        lines.append(f"No valid candidate for {_count(len(without), 'problem')}, no entry written: {names}")
+        lines.append(f"No valid candidate for {count(len(without), 'problem')}, no entry written: {names}")
     return lines
 
 
@@ -106,5 +106,6 @@ def _row(result: ProblemResult, mark: str) -> tuple[str, ...]:
     )
 
 
-def _count(n: int, noun: str) -> str:
+def count(n: int, noun: str) -> str:
+    """``1 problem``, ``2 problems``."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -1,0 +1,85 @@
+"""The run as a person or a program watches it: a live view, plain lines, or JSON lines."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from blockscale.engines import Engine
+from blockscale.hardware import DeviceSpec
+from blockscale.report.closing import closing_text
+from blockscale.report.lines import json_line
+from blockscale.report.progress import Progress, progress_lines
+from blockscale.tuning.events import Event, FileWritten, Note, Observer, ProblemResult, RunStarted, RunSummary
+from blockscale.tuning.request import TuneRequest
+
+
+@contextmanager
+def watch(request: TuneRequest, engines: Sequence[Engine], spec: DeviceSpec, *, as_json: bool) -> Iterator[Observer]:
+    """An observer that shows a run on stdout; the closing table follows when the run ended by itself."""
+    if as_json:
+        yield _print_json
+        return
+    progress = Progress(request.problems(), len(engines), time.monotonic)
+    summaries: list[RunSummary] = []
+    with _screen(progress) as say:
+
+        def observe(event: Event) -> None:
+            progress.update(event)
+            if isinstance(event, RunSummary):
+                summaries.append(event)
+            elif (line := _line(event, progress)) is not None:
+                say(line)
+
+        yield observe
+    for summary in summaries:
+        notes = {str(e): e.backend_note(spec, request.quant) for e in engines}
+        print("\n" + closing_text(summary, progress.approximate, notes), flush=True)
+
+
+def _print_json(event: Event) -> None:
+    line = json_line(event)
+    if line is not None:
+        print(line, flush=True)
+
+
+def _line(event: Event, progress: Progress) -> str | None:
+    """One event as one plain line, None for events without one."""
+    match event:
+        case RunStarted():
+            return f"{event.device.name}: {event.problems} problems for {', '.join(event.engines)}"
+        case ProblemResult():
+            return progress.result_line(event)
+        case FileWritten():
+            return f"wrote {event.path} ({len(event.keys)} batch sizes)"
+        case Note():
+            return f"{'warning' if event.warning else 'note'}: {event.text}"
+        case _:
+            return None
+
+
+@contextmanager
+def _screen(progress: Progress) -> Iterator[Callable[[str], None]]:
+    """A way to say a line: above a live view on a terminal, else plainly."""
+    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        yield _say_plainly
+        return
+    # rich takes a tenth of a second to import, so only a terminal waits for it.
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False)
+
+    def renderable() -> Text:
+        return Text("\n".join(progress_lines(progress.view())), overflow="ellipsis", no_wrap=True)
+
+    with Live(get_renderable=renderable, console=console, refresh_per_second=4, transient=True):
+        yield lambda line: console.print(line, markup=False)
+
+
+def _say_plainly(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,120 @@
+"""Engine files from stored trials: the final comparisons of earlier runs, chosen from again, nothing measured."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from blockscale.engines import Engine, merge_into, verify_written
+from blockscale.errors import InputError
+from blockscale.hardware import DeviceSpec
+from blockscale.problem import Candidate, Environment, OutDtype, Phase, Problem, QuantScheme, Trial, WeightShape
+from blockscale.selection import Outcome, select
+from blockscale.store import Store
+from blockscale.tuning.baselines import Baseline, baseline_of, read_entries
+
+_Finals = Mapping[Candidate, Trial]
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    entry: dict[str, Any]
+    provenance: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFiles:
+    """The final trials of one environment, by file (weight and quantisation) and problem."""
+
+    environment: Environment
+    spec: DeviceSpec
+    finals: Mapping[tuple[WeightShape, QuantScheme], Mapping[Problem, _Finals]]
+
+    @classmethod
+    def read(cls, store: Store, environment: Environment) -> StoredFiles:
+        """Collect the latest final trial of every candidate.
+
+        Raises:
+            InputError: the store does not know the device's limits.
+        """
+        spec = store.device_spec(environment)
+        if spec is None:
+            raise InputError(
+                f"store {store.path} does not hold the limits of {environment.device_name}: tune once more on it."
+            )
+        finals: dict[tuple[WeightShape, QuantScheme], dict[Problem, dict[Candidate, Trial]]] = {}
+        for _, trial in store.trials(environment):
+            if trial.phase is Phase.FINAL:
+                problem = trial.problem
+                file = finals.setdefault((problem.shape.weight, problem.quant), defaultdict(dict))
+                file[problem][trial.candidate] = trial
+        return cls(environment, spec, finals)
+
+    def write(self, engine: Engine, folder: Path, *, overwrite: bool) -> Iterator[str]:
+        """Merge what ``engine`` can use into its files, file by file; yields a line for the person each.
+
+        The rules are those of a run: an entry must beat what would run otherwise. Where that was never measured, the
+        key is left as it is unless ``overwrite`` is set.
+        """
+        name = self.environment.device_name
+        for (weight, quant), problems in sorted(self.finals.items()):
+            path = folder / engine.file_name(weight, quant, name)
+            found = read_entries(engine, path, weight, quant, name)
+            choices: dict[int, _Choice] = {}
+            uncompared: list[int] = []
+            for problem in _one_for_each_key(problems):
+                usable = {c: t for c, t in problems[problem].items() if self._launches(engine, problem, c)}
+                baseline = baseline_of(engine, problem, self.spec, found)
+                if usable and baseline.candidate not in usable and not overwrite:
+                    uncompared.append(problem.shape.M)
+                elif usable and (choice := self._choose(engine, usable, baseline, overwrite)) is not None:
+                    choices[problem.shape.M] = choice
+            if choices:
+                entries = {m: choice.entry for m, choice in choices.items()}
+                report = merge_into(path, entries, {m: choice.provenance for m, choice in choices.items()})
+                verify_written(path, engine, weight, quant, name, entries)
+                yield from (f"note: {note}" for note in report.notes)
+                yield f"wrote {path} ({len(report.entries)} batch sizes)"
+            if uncompared:
+                yield (
+                    f"note: {weight} at M {' '.join(map(str, uncompared))} is left as it is: what {engine} would run "
+                    "otherwise was not measured with the rest; --overwrite writes the best measured."
+                )
+
+    def _choose(self, engine: Engine, usable: _Finals, baseline: Baseline, overwrite: bool) -> _Choice | None:
+        selection = select(list(usable.values()), baseline.candidate, overwrite=overwrite)
+        if selection.winner is None:
+            return None
+        kept = selection.outcome is Outcome.KEPT
+        provenance = {
+            "engine": {"name": engine.name, "version": engine.version},
+            "baseline": baseline.source,
+            "environment": asdict(self.environment),
+            "status": str(selection.outcome),
+            "reason": selection.reason,
+            "time_us": selection.time_us,
+            "baseline_us": selection.baseline_us,
+            "kernel": str(selection.winner.kernel),
+            "samples_us": list(usable[selection.winner].samples_us),
+            "labels": list(usable[selection.winner].labels),
+        }
+        return _Choice(baseline.entry if kept else engine.entry(selection.winner.config), provenance)
+
+    def _launches(self, engine: Engine, problem: Problem, candidate: Candidate) -> bool:
+        """Whether ``engine`` would launch exactly this candidate for its config."""
+        config = candidate.config
+        if any(clause.check(problem, config) is not None for clause in engine.clauses(problem, self.spec)):
+            return False
+        return engine.kernel_for(problem, config, self.spec) is candidate.kernel
+
+
+def _one_for_each_key(problems: Iterable[Problem]) -> list[Problem]:
+    """One problem a batch size, ascending: a file does not tell output types apart, and models serve in bfloat16."""
+    ordered = sorted(problems, key=lambda p: (p.out_dtype is not OutDtype.BFLOAT16, p.out_dtype))
+    first: dict[int, Problem] = {}
+    for problem in ordered:
+        first.setdefault(problem.shape.M, problem)
+    return [first[m] for m in sorted(first)]

@@ -1,0 +1,223 @@
+"""``blockscale tune``: arguments to a checked request, a device and a store; then the run, watched."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from blockscale.cli.devices import open_device
+from blockscale.cli.folders import nothing_left_behind, output_folders
+from blockscale.cli.inputs import TuneInputs, chosen_engines, read_inputs, usable_engines
+from blockscale.cli.parsing import Parser, out_dtype, seconds, whole_number
+from blockscale.engines import Engine, engine_names
+from blockscale.engines.files import require_writable
+from blockscale.errors import IncompleteRunError
+from blockscale.executor.base import Device
+from blockscale.problem import OutDtype, QuantFormat
+from blockscale.tuning.events import Note, RunSummary
+from blockscale.tuning.request import STOCK_BATCH_SIZES, TuneRequest, check_sizes, distinct_batch_sizes
+
+_EPILOG = """Without MODEL and without --N/--K the preset deepseek-v3 is tuned. Without a GPU, try it on a recorded one:
+
+  blockscale tune --N 2112 --K 7168 --device recorded:h200 --batch-sizes 1 16 64 256 1024 4096"""
+
+
+def build_parser() -> Parser:
+    """The parser of ``tune``."""
+    parser = Parser(
+        "blockscale tune",
+        "Search the fastest config of every weight shape and batch size, and write the engines' config files.",
+        _EPILOG,
+    )
+    _add_what(parser)
+    _add_where(parser)
+    _add_how(parser)
+    return parser
+
+
+def _add_what(parser: Parser) -> None:
+    group = parser.add_argument_group("what to tune")
+    group.add_argument(
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="folder with a config.json, a .json file, a hub id (needs the extra `hub`), or the preset deepseek-v3",
+    )
+    group.add_argument(
+        "--tp-size",
+        "-tp",
+        type=whole_number("--tp-size"),
+        default=8,
+        metavar="T",
+        help="tensor-parallel size the model is served with (default 8)",
+    )
+    group.add_argument("--N", type=whole_number("--N"), metavar="N", help="rows of one weight, instead of a MODEL")
+    group.add_argument("--K", type=whole_number("--K"), metavar="K", help="columns of that weight; goes with --N")
+    group.add_argument(
+        "--batch-sizes",
+        "--batch-size",
+        type=whole_number("--batch-sizes"),
+        nargs="+",
+        action="extend",
+        metavar="M",
+        help=f"tokens of one launch: the file's keys (default {' '.join(map(str, STOCK_BATCH_SIZES))})",
+    )
+    group.add_argument(
+        "--input-type", choices=[*map(str, QuantFormat)], default="fp8", help="element format of A and B (default fp8)"
+    )
+    group.add_argument(
+        "--out-dtype",
+        type=out_dtype,
+        default=OutDtype.BFLOAT16,
+        metavar="DTYPE",
+        help="bfloat16, float16, half (= float16) or float32 (default bfloat16)",
+    )
+    for side, axis in (("n", "N"), ("k", "K")):
+        group.add_argument(
+            f"--block-{side}",
+            type=whole_number(f"--block-{side}"),
+            metavar=axis,
+            help=f"quantisation block along {axis} (default: as the model's config says, else 128)",
+        )
+
+
+def _add_where(parser: Parser) -> None:
+    group = parser.add_argument_group("where it runs and what it writes")
+    group.add_argument(
+        "--engine",
+        action="append",
+        choices=engine_names(),
+        help="engine whose files are written, repeatable (default: those installed here, else sglang)",
+    )
+    group.add_argument(
+        "--engine-version", metavar="V", help="its version (default: the installed one, else the newest)"
+    )
+    group.add_argument(
+        "--save-path",
+        type=Path,
+        metavar="DIR",
+        help="output folder; with several engines a folder each in it (default ./configs/ENGINE)",
+    )
+    group.add_argument(
+        "--device",
+        default="cuda",
+        metavar="DEVICE",
+        help="cuda, recorded:h200 (ships with blockscale) or recorded:FILE (default cuda)",
+    )
+    group.add_argument(
+        "--device-name", default="", metavar="NAME", help="GPU name for the file's name, where a container renames it"
+    )
+    group.add_argument("--gpus", default="all", metavar="all|I", help="index of the GPU to measure on (default all)")
+    group.add_argument(
+        "--executor", choices=["local", "ray"], default="local", help="where trials are measured (default local)"
+    )
+    group.add_argument("--ray-address", metavar="A", help="address of a Ray cluster, with --executor ray")
+    group.add_argument(
+        "--store",
+        type=Path,
+        default=Path("blockscale.db"),
+        metavar="FILE",
+        help="every trial is kept here, and a stopped run goes on from it (default ./blockscale.db)",
+    )
+
+
+def _add_how(parser: Parser) -> None:
+    group = parser.add_argument_group("how to search")
+    group.add_argument(
+        "--search", choices=["auto", "exhaustive", "random"], default="auto", help="strategy (default auto)"
+    )
+    group.add_argument(
+        "--trials", type=whole_number("--trials"), metavar="N", help="most candidates tried for one problem"
+    )
+    group.add_argument(
+        "--time-budget", type=seconds("--time-budget"), metavar="S", help="device seconds for the whole run"
+    )
+    group.add_argument(
+        "--seed", type=whole_number("--seed", least=0), default=0, metavar="N", help="seed of the search (default 0)"
+    )
+    group.add_argument(
+        "--overwrite", action="store_true", help="new entries win without comparison with what would run otherwise"
+    )
+    group.add_argument("--yes", "-y", action="store_true", help="start without asking")
+    group.add_argument("--json", action="store_true", help="one JSON object a line on stdout, the summary last")
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """All that a run needs but its store, checked; nothing has been written."""
+
+    request: TuneRequest
+    engines: tuple[Engine, ...]
+    notes: tuple[Note, ...]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Tune as the arguments say, and give the exit code."""
+    inputs = read_inputs(args)
+    engines = chosen_engines(args)
+    check_sizes(_request(args, inputs, engines).problems(), inputs.quant)
+    with closing(open_device(args.device, args.gpus, args.executor, args.ray_address)) as device:
+        job = _checked(args, inputs, engines, device)
+        summary = _tune(args, job, device)
+    if not summary.complete:
+        raise IncompleteRunError(
+            "some problems have no valid candidate, so their entries are missing; the table names them. The same "
+            "command goes on from the store, with another --seed or more --trials it tries others."
+        )
+    return 0
+
+
+def _checked(args: argparse.Namespace, inputs: TuneInputs, engines: tuple[Engine, ...], device: Device) -> _Job:
+    """Everything that can be refused without writing anything is refused here."""
+    usable, notes = usable_engines(engines, inputs.quant, device.spec, explicit=bool(args.engine))
+    request = _request(args, inputs, usable)
+    device.prepare(request.problems())
+    _, repeated = distinct_batch_sizes(args.batch_sizes or STOCK_BATCH_SIZES)
+    texts = [Note(text) for text in (*inputs.notes, *repeated)] + [Note(text, warning=True) for text in notes]
+    if args.device_name and args.device_name != device.spec.name:
+        texts.append(
+            Note(
+                f"the files are named for {args.device_name!r}, but the device reports {device.spec.name!r}: the "
+                "engine finds them only where it reports the former.",
+                warning=True,
+            )
+        )
+    return _Job(request, usable, tuple(texts))
+
+
+def _request(args: argparse.Namespace, inputs: TuneInputs, engines: tuple[Engine, ...]) -> TuneRequest:
+    batch_sizes, _ = distinct_batch_sizes(args.batch_sizes or STOCK_BATCH_SIZES)
+    return TuneRequest(
+        weights=inputs.weights,
+        batch_sizes=batch_sizes,
+        folders=output_folders(args.save_path, [e.name for e in engines]),
+        engine_versions=tuple((e.name, e.version) for e in engines),
+        quant=inputs.quant,
+        out_dtype=args.out_dtype,
+        device_name=args.device_name,
+        search=args.search,
+        trials=args.trials,
+        time_budget_s=args.time_budget,
+        seed=args.seed,
+        overwrite=args.overwrite,
+    )
+
+
+def _tune(args: argparse.Namespace, job: _Job, device: Device) -> RunSummary:
+    from blockscale.cli.live import watch
+    from blockscale.cli.question import confirmed
+    from blockscale.store import Store
+    from blockscale.tuning.run import run_tune
+
+    if args.device == "cuda" and not (args.yes or args.json) and sys.stdin.isatty() and sys.stdout.isatty():
+        confirmed(job.request, device.spec)
+    with nothing_left_behind(folder for _, folder in job.request.folders):
+        for _, folder in job.request.folders:
+            require_writable(folder)
+        with Store.open(args.store) as store, watch(job.request, job.engines, device.spec, as_json=args.json) as view:
+            for note in job.notes:
+                view(note)
+            return run_tune(job.request, job.engines, device, store, view)

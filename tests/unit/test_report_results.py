@@ -1,0 +1,191 @@
+"""The closing table, progress and plan as data and text."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from blockscale.hardware import H200
+from blockscale.problem import Candidate, GemmShape, Kernel, Problem, TileConfig, Trial, TrialStatus, WeightShape
+from blockscale.report.closing import closing_text
+from blockscale.report.lines import json_line
+from blockscale.report.plan import Plan, plan_lines
+from blockscale.report.progress import Progress, format_seconds, progress_lines
+from blockscale.report.results import geometric_mean, outcome_lines, result_table, roofline_share, speed_up
+from blockscale.report.table import Column, Table, display_width, render_table
+from blockscale.selection import Outcome
+from blockscale.tuning.events import (
+    FileWritten,
+    Note,
+    ProblemResult,
+    ProblemStarted,
+    RunStarted,
+    RunSummary,
+    TrialFinished,
+)
+from blockscale.tuning.request import TuneRequest
+
+CONFIG = TileConfig(16, 64, 128, 1, 4, 4, swap_ab=True, split_k=8)
+GOLDEN = Path(__file__).parents[1] / "golden" / "closing_table.txt"
+
+
+def a_result(m=16, engine="sglang", outcome=Outcome.TUNED, time_us=8.9, baseline_us=33.4, config=CONFIG):
+    problem = Problem(GemmShape(m, 2112, 7168))
+    entry = config.to_entry() if config else None
+    return ProblemResult(engine, problem, outcome, entry, time_us, baseline_us, H200.roofline_us(problem), "why", 118)
+
+
+NO_CANDIDATE = a_result(1024, outcome=Outcome.NO_VALID_CANDIDATE, time_us=None, baseline_us=None, config=None)
+KEPT = a_result(256, outcome=Outcome.KEPT, time_us=34.2, baseline_us=34.2, config=TileConfig(64, 128, 128, 32, 4, 3))
+
+
+def a_summary(*results):
+    return RunSummary(700, 12, (Path("configs/sglang/N=2112,K=7168.json"),), results, complete=True)
+
+
+def test_closing_text_is_the_golden_one():
+    text = closing_text(
+        a_summary(a_result(), KEPT, NO_CANDIDATE, a_result(1, baseline_us=None)),
+        (),
+        {"sglang 0.5.23": ["Restart the server."]},
+    )
+    assert text + "\n" == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_several_engines_get_a_column_and_approximate_times_a_mark():
+    table = result_table([a_result(), a_result(engine="vllm")], approximate={"vllm"})
+    assert table.columns[0].title == "engine"
+    assert "≈8.9" not in table.rows[0]
+    assert table.rows[1][4] == "≈8.9"
+    assert "approximate: vllm" in closing_text(a_summary(a_result(engine="vllm")), {"vllm"}, {})
+
+
+def test_mean_is_geometric_and_leaves_out_rows_without_a_baseline():
+    rows = [
+        a_result(time_us=10.0, baseline_us=40.0),
+        a_result(time_us=10.0, baseline_us=10.0),
+        a_result(baseline_us=None),
+    ]
+    assert "over 2 problems: 2.00×" in outcome_lines(rows)[0]
+    assert geometric_mean([]) is None
+
+
+def test_speed_up_and_roofline_share_need_both_figures():
+    assert speed_up(a_result(time_us=10.0, baseline_us=20.0)) == 2.0
+    assert speed_up(NO_CANDIDATE) is None
+    assert roofline_share(NO_CANDIDATE) is None
+    share = roofline_share(a_result())
+    assert share is not None
+    assert 0.3 < share < 0.5
+
+
+def test_table_aligns_figures_right_and_leaves_no_trailing_space():
+    text = render_table(
+        Table((Column("a"), Column("µs", figures=True), Column("c")), (("×", "1.0", ""), ("yy", "10.0", "z")))
+    )
+    assert text.splitlines() == ["a     µs  c", "──  ────  ─", "×    1.0", "yy  10.0  z"]
+
+
+@pytest.mark.parametrize(("text", "cells"), [("µs", 2), ("e\u0301", 1), ("模型", 4)])
+def test_width_counts_terminal_cells(text, cells):
+    assert display_width(text) == cells
+
+
+def a_clock(*seconds):
+    times = iter(seconds)
+    return lambda: next(times)
+
+
+def a_trial(problem, labels=()):
+    return Trial(problem, Candidate(Kernel.FP8_HOPPER, CONFIG), TrialStatus.OK, samples_us=(9.0,), labels=labels)
+
+
+def test_progress_counts_candidates_and_estimates_from_cost_done():
+    small, large = Problem(GemmShape(1, 4608, 7168)), Problem(GemmShape(4096, 4608, 7168))
+    progress = Progress([small, large], engines=1, clock=a_clock(0.0, 50.0, 50.0))
+    progress.update(RunStarted(H200, ("sglang",), 2))
+    progress.update(ProblemStarted("sglang", large, 1))
+    progress.update(TrialFinished("sglang", a_trial(large), False, 9.0, 34.0))
+    view = progress.view()
+    assert (view.tried, view.best_us, view.baseline_us, view.done, view.total) == (1, 9.0, 34.0, 0, 2)
+    assert view.left_s is None
+    progress.update(ProblemResult("sglang", large, Outcome.TUNED, CONFIG.to_entry(), 9.0, 34.0, 3.6, "", 1))
+    # The small problem costs 8 ms a candidate, the large one 40 ms: 50 s done leave 10 s.
+    assert progress.view().left_s == pytest.approx(10.0, rel=0.01)
+
+
+def test_live_lines_name_problem_best_baseline_and_time_left():
+    problem = Problem(GemmShape(16, 2112, 7168))
+    progress = Progress([problem], engines=1, clock=a_clock(0.0, 1.0, 2.0))
+    assert progress_lines(progress.view()) == ["device: preparing"]
+    progress.update(RunStarted(H200, ("sglang",), 1))
+    progress.update(ProblemStarted("sglang", problem, 1))
+    progress.update(TrialFinished("sglang", a_trial(problem, ("approximate",)), False, 9.0, 36.0))
+    text = "\n".join(progress_lines(progress.view()))
+    for part in ("M=16 2112×7168", "NVIDIA H200", "≈9.0", "≈36.0", "4.00×", "1 candidate tried", "0 of 1"):
+        assert part in text
+
+
+def test_a_finished_problem_is_one_line_that_says_how_it_ended():
+    progress = Progress([], engines=1, clock=lambda: 0.0)
+    assert "33.4 → 8.9 µs (3.75×)" in progress.result_line(a_result())
+    assert "kept" in progress.result_line(KEPT)
+    assert "no valid candidate among 118" in progress.result_line(NO_CANDIDATE)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(4.4, "4 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")])
+def test_seconds_are_readable(seconds, text):
+    assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("event", "keys"),
+    [
+        (RunStarted(H200, ("sglang",), 2), {"event", "device", "engines", "problems"}),
+        (FileWritten("vllm", Path("x.json"), (1, 16)), {"event", "engine", "path", "keys"}),
+        (Note("mended"), {"event", "text"}),
+        (
+            a_result(),
+            {
+                "event",
+                "M",
+                "N",
+                "K",
+                "engine",
+                "config",
+                "time_us",
+                "baseline_us",
+                "roofline_us",
+                "status",
+                "reason",
+                "screened",
+            },
+        ),
+        (a_summary(a_result()), {"event", "trials_measured", "trials_reused", "files", "problems", "complete"}),
+    ],
+)
+def test_json_lines_have_fixed_keys(event, keys):
+    line = json_line(event)
+    assert line is not None
+    assert "\n" not in line
+    assert set(json.loads(line)) == keys
+
+
+def test_json_tells_notes_from_warnings_and_leaves_single_trials_out():
+    assert json.loads(json_line(Note("a")) or "")["event"] == "note"
+    assert json.loads(json_line(Note("a", warning=True)) or "")["event"] == "warning"
+    assert json_line(TrialFinished("sglang", a_trial(a_result().problem), False, None, None)) is None
+
+
+def a_plan(**changes):
+    request = TuneRequest((WeightShape(2112, 7168),), (1, 4096), (("sglang", Path("out")),), **changes)
+    return Plan(request, H200, candidates=100, cpus=10)
+
+
+def test_plan_says_what_where_and_at_most_how_long():
+    text = "\n".join(plan_lines(a_plan()))
+    for part in ("NVIDIA H200", "2112×7168", "1 4096", "sglang: out", "2 problems", "100 candidates"):
+        assert part in text
+    # 200 compiles at 0.77 CPU-seconds on 10 CPUs outlast the measuring.
+    assert a_plan().expected_s == pytest.approx(15.4)
+    assert a_plan(time_budget_s=3.0).expected_s == 3.0
