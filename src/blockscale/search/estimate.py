@@ -1,7 +1,7 @@
 """A rough clock for a config that nothing has been measured of: waves, bytes, stages, matrix instructions.
 
-It orders starting points and neighbours, and decides nothing: what counts is measured. Its constants are properties of
-GPUs of the last years, rounded, and are not fitted to one problem.
+It orders starting points and neighbours, and decides nothing: what counts is measured. Its constants are rounded
+properties of GPUs of the last years; the cost of a barrier and the L2's share were read off one H200.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from blockscale.hardware import DeviceSpec, Peaks
 from blockscale.problem import Problem, TileConfig, ceil_div
-from blockscale.space import launch_grid, shared_memory_bytes, uses_wgmma
+from blockscale.space import has_warpgroup_mma, launch_grid, shared_memory_bytes, uses_warpgroup_mma
 
 CLOCK_GHZ = 1.7
 FP32_LANES = 128  # FMAs a cycle of one SM or CU
@@ -23,7 +23,7 @@ SYNC_US_PER_WARP = 0.05  # barrier, addresses and issue of one K step; more warp
 LAUNCH_US = 2.0
 REDUCTION_LAUNCH_US = 1.5  # a second kernel in the same graph
 L2_OVER_MEMORY = 2.0  # L2-to-SM bandwidth over that of device memory
-FALLBACK_MMA_RATE = 0.5  # of the older mma on Hopper, where too few rows rule wgmma out
+FALLBACK_MMA_RATE = 0.5  # of the older mma, where too few rows rule a warpgroup's instruction out
 UNKNOWN_PEAKS = Peaks(bandwidth_gb_s=2000, tflops_8bit=700)
 
 
@@ -64,7 +64,7 @@ def estimate_us(problem: Problem, config: TileConfig, spec: DeviceSpec) -> float
 
 def _step(config: TileConfig, spec: DeviceSpec, peaks: Peaks) -> _Step:
     rate = peaks.tflops_8bit * 1e6 / spec.compute_units  # operations a µs of one unit
-    if spec.compute_capability == 90 and not uses_wgmma(config, spec):
+    if has_warpgroup_mma(spec) and not uses_warpgroup_mma(config, spec):
         rate *= FALLBACK_MMA_RATE
     elements = config.block_m * config.block_n
     lanes = min(FP32_LANES, config.num_warps * spec.warp_size)

@@ -1,7 +1,13 @@
 """The configs worth trying: axes, the legality predicate with its reasons, canonical form, neighbours and samples."""
 
 from blockscale.space.axes import Axis, cuda_axes, grid, hopper_axes, rocm_axes, stock_axes
-from blockscale.space.clauses import Clause, hardware_clauses, shared_memory_bytes, uses_wgmma
+from blockscale.space.clauses import (
+    Clause,
+    hardware_clauses,
+    has_warpgroup_mma,
+    shared_memory_bytes,
+    uses_warpgroup_mma,
+)
 from blockscale.space.core import Space, build_space
 from blockscale.space.launch import LaunchGrid, canonical, launch_grid
 
@@ -15,10 +21,11 @@ __all__ = [
     "cuda_axes",
     "grid",
     "hardware_clauses",
+    "has_warpgroup_mma",
     "hopper_axes",
     "launch_grid",
     "rocm_axes",
     "shared_memory_bytes",
     "stock_axes",
-    "uses_wgmma",
+    "uses_warpgroup_mma",
 ]

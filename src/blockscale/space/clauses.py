@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from blockscale.hardware import DeviceSpec, Vendor
+from blockscale.hardware import DeviceSpec
 from blockscale.problem import Problem, TileConfig, ceil_div
 
-_WARPGROUP_ROWS = 64  # what one wgmma takes, over the four warps of a warpgroup
+_WARPGROUP_ROWS = 64
+_WARPGROUP_WARPS = 4
 
 
 @dataclass(frozen=True)
@@ -23,21 +24,29 @@ def shared_memory_bytes(problem: Problem, config: TileConfig, spec: DeviceSpec) 
     """Shared memory that one block of the kernel asks for, in bytes, for 8-bit operands.
 
     Buffers for the operands of a K step, counted as Triton 3.9 allocates them when it compiles the kernel for sm_89,
-    sm_90, sm_120 and gfx942 (``metadata.shared``): ``num_stages`` where the step is a wgmma, which reads both operands
-    from shared memory; one fewer where the operands pass through registers, as the last stage is there. A single stage
-    loads nothing ahead, and its operands may share one buffer: the smaller one is all that is certain. The scales'
-    buffers (some KiB at most) are left out, so that no config is asked for more than it needs to run.
+    sm_90, sm_100, sm_120 and gfx942 (``metadata.shared``): ``num_stages`` where a warpgroup's instruction reads both
+    operands from shared memory; one fewer where they pass through registers, as the last stage is there. A single
+    stage loads nothing ahead, and its operands may share one buffer: the smaller one is all that is certain. The
+    scales' buffers (some KiB at most) are left out, so that no config is asked for more than it needs to run.
     """
     if config.num_stages == 1:
         return min(config.block_m, config.block_n) * config.block_k
-    buffers = config.num_stages if uses_wgmma(config, spec) else config.num_stages - 1
+    buffers = config.num_stages if uses_warpgroup_mma(config, spec) else config.num_stages - 1
     return buffers * (config.block_m + config.block_n) * config.block_k
 
 
-def uses_wgmma(config: TileConfig, spec: DeviceSpec) -> bool:
-    """Whether Triton compiles the dot to warpgroup instructions: Hopper, and 64 rows of the first operand."""
+def has_warpgroup_mma(spec: DeviceSpec) -> bool:
+    """Whether the device has wgmma (SM90) or tcgen05 (SM100 and kin); consumer Blackwell (SM120) has neither."""
+    return 90 <= spec.compute_capability < 120
+
+
+def uses_warpgroup_mma(config: TileConfig, spec: DeviceSpec) -> bool:
+    """Whether Triton compiles the dot to a warpgroup's instruction: four warps that share 64 rows of the first operand.
+
+    A smaller dot falls back to the older instruction.
+    """
     rows = config.block_n if config.swap_ab else config.block_m
-    return spec.vendor is Vendor.CUDA and spec.compute_capability == 90 and rows >= _WARPGROUP_ROWS
+    return has_warpgroup_mma(spec) and rows >= _WARPGROUP_ROWS and config.num_warps >= _WARPGROUP_WARPS
 
 
 def _is_power_of_two(value: int) -> bool:
