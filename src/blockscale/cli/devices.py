@@ -37,15 +37,13 @@ def _recorded(source: str) -> Device:
 
 
 def _gpu(indices: tuple[int, ...] | None) -> Device:
-    from blockscale.executor.local import LocalDevice, visible_gpus
+    from blockscale.executor.local import LocalDevice, LocalSettings, visible_gpus
 
-    found = visible_gpus()
-    if indices is None:
-        return LocalDevice(found[0].index)
-    here = {gpu.index for gpu in found}
-    if indices[0] not in here:
-        raise InputError(f"--gpus {indices[0]}: no such GPU; here are {', '.join(map(str, sorted(here)))}.")
-    return LocalDevice(indices[0])
+    here = [gpu.index for gpu in visible_gpus()]
+    index = here[0] if indices is None else indices[0]
+    if index not in here:
+        raise InputError(f"--gpus {index}: no such GPU; here are {', '.join(map(str, here))}.")
+    return LocalDevice(LocalSettings(gpu_index=index))
 
 
 def _check_executor(executor: str, ray_address: str | None) -> None:

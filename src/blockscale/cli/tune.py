@@ -110,7 +110,12 @@ def _add_where(parser: Parser) -> None:
     group.add_argument(
         "--device-name", default="", metavar="NAME", help="GPU name for the file's name, where a container renames it"
     )
-    group.add_argument("--gpus", default="all", metavar="all|I", help="index of the GPU to measure on (default all)")
+    group.add_argument(
+        "--gpus",
+        default="all",
+        metavar="all|I",
+        help="GPU to measure on; this version uses one, for all the first (default all)",
+    )
     group.add_argument(
         "--executor", choices=["local", "ray"], default="local", help="where trials are measured (default local)"
     )
