@@ -86,12 +86,13 @@ def classify(error: Exception, unknown: TrialStatus) -> Failure:
     known = classify_text(type(error).__name__, str(error))
     if known is not None:
         return known
-    if isinstance(error, _BUGS) and _raised_by_us(error):
+    if isinstance(error, _BUGS) and raised_by_us(error):
         raise error
     return Failure(unknown, first_lines(f"{type(error).__name__}: {error}"))
 
 
-def _raised_by_us(error: Exception) -> bool:
+def raised_by_us(error: Exception) -> bool:
+    """Whether the line that raised is in this package, not in Triton, torch or a kernel's compilation."""
     frames = traceback.extract_tb(error.__traceback__)
     package = str(Path(blockscale.__file__).parent)
     return bool(frames) and frames[-1].filename.startswith(package)

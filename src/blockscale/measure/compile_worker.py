@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from blockscale.hardware import DeviceSpec
-from blockscale.measure.classify import classify
+from blockscale.measure.classify import classify, raised_by_us
 from blockscale.measure.compile_cache import drop_unreadable
 from blockscale.measure.compile_pool import CompileOptions, CompileOutcome
 from blockscale.problem import Candidate, Problem, TrialStatus
@@ -35,11 +35,11 @@ def over_limit(metadata: Any, spec: DeviceSpec) -> str:
 
 def open_compiler(options: CompileOptions) -> Callable[[CompileRequest], CompileOutcome]:
     """Set Triton up for the device's architecture without a driver; returns the function that compiles."""
-    from blockscale.kernels.compile_only import offline_target
+    from blockscale.kernels.compile_only import use_offline_target
     from blockscale.kernels.launch import warm_up
 
     spec = options.spec
-    offline_target(spec.arch)
+    use_offline_target(spec.arch)
 
     def attempt(problem: Problem, candidate: Candidate) -> CompileOutcome:
         try:
@@ -47,6 +47,8 @@ def open_compiler(options: CompileOptions) -> Callable[[CompileRequest], Compile
         except json.JSONDecodeError:
             raise
         except Exception as error:
+            if isinstance(error, ValueError) and raised_by_us(error):  # a config that would compute wrong numbers
+                return CompileOutcome(TrialStatus.ILLEGAL, str(error))
             failure = classify(error, TrialStatus.COMPILE_ERROR)
             return CompileOutcome(failure.status, failure.message)
         reasons = [reason for kernel in compiled if (reason := over_limit(kernel.metadata, spec))]
