@@ -92,6 +92,45 @@ def test_trials_may_be_added_while_others_are_read(store):
     assert seen[:1500] == [float(i) for i in range(1500)]
 
 
+def compared(times, candidates):
+    return [
+        replace(TRIAL, candidate=candidate, phase=Phase.FINAL, samples_us=(time_us,))
+        for time_us, candidate in zip(times, candidates, strict=True)
+    ]
+
+
+def test_latest_comparison_that_held_all_candidates_is_found(store):
+    a, b, c = (Candidate(Kernel.FP8, CANDIDATE.config.with_(num_stages=n)) for n in (2, 3, 4))
+    first, second = compared([1.0, 2.0, 3.0], [a, b, c]), compared([4.0, 5.0], [a, b])
+    for trials in (first, second):
+        store.add_comparison(ENVIRONMENT, trials)
+    store.add(ENVIRONMENT, replace(first[2], samples_us=(9.0,)))
+    assert store.find_comparison(ENVIRONMENT, PROBLEM, [b, a]) == [second[1], second[0]]
+    assert store.find_comparison(ENVIRONMENT, PROBLEM, [a, c]) == [first[0], first[2]]
+    assert store.find_comparison(ENVIRONMENT, PROBLEM, [a, b, c]) == first
+
+
+def test_trials_of_different_comparisons_never_mix(store):
+    a, b = (Candidate(Kernel.FP8, CANDIDATE.config.with_(num_stages=n)) for n in (2, 3))
+    store.add_comparison(ENVIRONMENT, compared([1.0], [a]))
+    store.add_comparison(ENVIRONMENT, compared([2.0], [b]))
+    assert store.find_comparison(ENVIRONMENT, PROBLEM, [a, b]) is None
+    assert store.find_comparison(replace(ENVIRONMENT, torch="9"), PROBLEM, [a]) is None
+    assert store.find_comparison(ENVIRONMENT, replace(PROBLEM, shape=GemmShape(9, 9, 9)), [a]) is None
+
+
+def test_comparison_is_kept_whole_or_not_at_all(store):
+    a, b = (Candidate(Kernel.FP8, CANDIDATE.config.with_(num_stages=n)) for n in (2, 3))
+    whole = compared([1.0, 2.0], [a, b])
+    unstorable = replace(whole[1], compile_s=float("nan"))  # SQLite takes NaN for NULL
+    with pytest.raises(sqlite3.IntegrityError):
+        store.add_comparison(ENVIRONMENT, [whole[0], unstorable])
+    assert list(store.trials()) == []
+    store.add_comparison(ENVIRONMENT, whole)
+    assert [trial for _, trial in store.trials()] == whole
+    assert store.find_comparison(ENVIRONMENT, PROBLEM, [a, b]) == whole
+
+
 def test_snapshot_is_made_once_and_for_each_run_and_name(store):
     made = []
 

@@ -6,7 +6,8 @@ import json
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -129,29 +130,46 @@ class Store:
         Raises:
             IncompleteRunError: the store could not be written; it holds all trials before this one.
         """
+        self._add(environment, [trial], compared=False)
+
+    def add_comparison(self, environment: Environment, trials: Sequence[Trial]) -> None:
+        """Keep trials of one problem that were timed interleaved: all of them, or none if the process dies meanwhile.
+
+        Raises:
+            IncompleteRunError: the store could not be written; it holds none of these trials.
+        """
+        self._add(environment, trials, compared=True)
+
+    def _add(self, environment: Environment, trials: Sequence[Trial], *, compared: bool) -> None:
+        new: list[tuple[dict[Any, int], Any]] = []  # numbers that hold once the transaction does
+
+        def number(known: dict[Any, int], value: Any, insert: Callable[[], int]) -> int:
+            if value not in known:
+                known[value] = insert()
+                new.append((known, value))
+            return known[value]
+
         with self._mutex, using(self.path):
-            known = (
-                self._environments.get(environment),
-                self._problems.get(trial.problem),
-                self._candidates.get(trial.candidate),
-            )
-            if None not in known:
-                self._insert_trial(known, trial)
-                return
             self._connection.execute("BEGIN IMMEDIATE")
             try:
-                numbers = (
-                    known[0] or self._insert_environment(environment),
-                    known[1] or self._insert("problems", rows.PROBLEM_COLUMNS, rows.problem_row(trial.problem)),
-                    known[2] or self._insert("candidates", rows.CANDIDATE_COLUMNS, rows.candidate_row(trial.candidate)),
-                )
-                self._insert_trial(numbers, trial)
+                comparison = None
+                for t in trials:
+                    numbers = (
+                        number(self._environments, environment, lambda: self._insert_environment(environment)),
+                        number(self._problems, t.problem, partial(self._insert_problem, t.problem)),
+                        number(self._candidates, t.candidate, partial(self._insert_candidate, t.candidate)),
+                    )
+                    trial_id = self._insert_trial((*numbers, comparison), t)
+                    if compared and comparison is None:
+                        comparison = trial_id
+                        self._connection.execute("UPDATE trials SET comparison = id WHERE id = ?", (trial_id,))
                 self._connection.execute("COMMIT")
             except BaseException:
+                for known, value in new:
+                    del known[value]
                 if self._connection.in_transaction:  # SQLite rolls back by itself where the disk is full
                     self._connection.execute("ROLLBACK")
                 raise
-            self._environments[environment], self._problems[trial.problem], self._candidates[trial.candidate] = numbers
 
     def find(self, environment: Environment, problem: Problem, candidate: Candidate, phase: Phase) -> Trial | None:
         """The latest trial of this candidate on this problem in this environment and phase, None if there is none."""
@@ -169,6 +187,26 @@ class Store:
                 (*numbers, str(phase)),
             ).fetchone()
         return rows.read_trial(row, problem, candidate) if row else None
+
+    def find_comparison(
+        self, environment: Environment, problem: Problem, candidates: Sequence[Candidate]
+    ) -> list[Trial] | None:
+        """The trials of ``candidates``, in their order, from the latest comparison that held them all; None without."""
+        with self._mutex, using(self.path):
+            numbers = [self._candidates.get(c) for c in candidates]
+            if not numbers or None in numbers:
+                return None
+            marks = ", ".join("?" * len(numbers))
+            found = self._connection.execute(
+                f"SELECT candidate, {rows.TRIAL_COLUMNS} FROM trials WHERE comparison = ("
+                f"SELECT comparison FROM trials WHERE problem = ? AND environment = ? AND candidate IN ({marks}) "
+                "AND comparison IS NOT NULL GROUP BY comparison HAVING count(*) = ? ORDER BY comparison DESC LIMIT 1)",
+                (self._problems.get(problem), self._environments.get(environment), *numbers, len(numbers)),
+            ).fetchall()
+        by_number = {n: row for n, *row in found}
+        if not by_number:
+            return None
+        return [rows.read_trial(by_number[n], problem, c) for n, c in zip(numbers, candidates, strict=True)]
 
     def trials(
         self, environment: Environment | None = None, problem: Problem | None = None
@@ -222,9 +260,15 @@ class Store:
     def _insert_environment(self, environment: Environment) -> int:
         return self._insert("environments", "key, fields", (environment.key, rows.environment_json(environment)))
 
-    def _insert_trial(self, numbers: tuple[int | None, ...], trial: Trial) -> None:
-        columns = "environment, problem, candidate, " + rows.TRIAL_COLUMNS
-        self._insert("trials", columns, (*numbers, *rows.trial_row(trial)))
+    def _insert_problem(self, problem: Problem) -> int:
+        return self._insert("problems", rows.PROBLEM_COLUMNS, rows.problem_row(problem))
+
+    def _insert_candidate(self, candidate: Candidate) -> int:
+        return self._insert("candidates", rows.CANDIDATE_COLUMNS, rows.candidate_row(candidate))
+
+    def _insert_trial(self, numbers: tuple[int | None, ...], trial: Trial) -> int:
+        columns = "environment, problem, candidate, comparison, " + rows.TRIAL_COLUMNS
+        return self._insert("trials", columns, (*numbers, *rows.trial_row(trial)))
 
     def _insert(self, table: str, columns: str, row: rows.Row) -> int:
         marks = ", ".join("?" * len(row))

@@ -12,7 +12,7 @@ from blockscale.errors import InputError
 APPLICATION_ID = 0x626C7363
 
 # Environments, problems and candidates stand in tables of their own and trials refer to them by number: a trial takes
-# about 100 bytes. Samples are packed little-endian float64.
+# about 100 bytes. Samples are packed little-endian float64. Trials that were timed interleaved share a comparison.
 _VERSION_1 = """
 CREATE TABLE environments (
     id INTEGER PRIMARY KEY,
@@ -58,9 +58,11 @@ CREATE TABLE trials (
     compile_s REAL NOT NULL,
     elapsed_s REAL NOT NULL,
     message TEXT,
-    labels TEXT
+    labels TEXT,
+    comparison INTEGER
 );
 CREATE INDEX trials_of_problem ON trials (problem, candidate, environment, phase);
+CREATE INDEX trials_of_comparison ON trials (comparison) WHERE comparison IS NOT NULL;
 CREATE TABLE snapshots (
     run_key TEXT NOT NULL,
     name TEXT NOT NULL,
