@@ -10,6 +10,7 @@ from blockscale.engines import Engine, engine, installed_engines
 from blockscale.errors import InputError
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import QuantFormat, QuantScheme, WeightShape
+from blockscale.shapes import ModelShapes, layer_shapes, load_model_config
 
 _DEFAULT_MODEL = "deepseek-v3"
 _DEFAULT_ENGINE = "sglang"
@@ -23,14 +24,6 @@ class TuneInputs:
     weights: tuple[WeightShape, ...]
     quant: QuantScheme
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Model:
-    name: str
-    weights: tuple[WeightShape, ...]
-    quant: QuantScheme | None
-    notes: tuple[str, ...]
 
 
 def read_inputs(args: argparse.Namespace) -> TuneInputs:
@@ -50,16 +43,16 @@ def read_inputs(args: argparse.Namespace) -> TuneInputs:
             )
         return TuneInputs((WeightShape(args.N, args.K),), _scheme(args, None))
     names = dict.fromkeys(args.models or [_DEFAULT_MODEL])
-    models = [_read_model(name, args.tp_size, args.engine or [None]) for name in names]
-    quants = {model.quant: model.name for model in models if model.quant is not None}
+    models = [shapes for name in names for shapes in _read_model(name, args.tp_size, args.engine or [None])]
+    quants = {model.quant: model.name for model in models}
     if len(quants) > 1 and (args.block_n is None or args.block_k is None):
         listed = "; ".join(f"{name} {q.block_n}×{q.block_k}" for q, name in quants.items())
         raise InputError(
             f"the models are quantised in different blocks ({listed}): tune them one by one, or give --block-n and "
             "--block-k."
         )
-    quant = _scheme(args, next(iter(quants), None))
-    weights = tuple(dict.fromkeys(w for model in models for w in model.weights))
+    quant = _scheme(args, next(iter(quants)))
+    weights = tuple(dict.fromkeys(weight for model in models for weight in model.weights))
     notes = [text for model in models for text in model.notes]
     notes += [
         f"{name} is quantised in blocks of {q.block_n}×{q.block_k}, files for {quant.block_n}×{quant.block_k} as asked "
@@ -100,28 +93,21 @@ def usable_engines(
     return usable, [f"{name} is left out: {reason}" for name, reason in refusals.items()]
 
 
-def _read_model(name: str, tp_size: int, engines: Sequence[str | None]) -> _Model:
-    from blockscale.report.shapes import refused_text
-    from blockscale.shapes import layer_shapes, load_model_config
+def _read_model(name: str, tp_size: int, engines: Sequence[str | None]) -> list[ModelShapes]:
+    """The model's shapes as each engine has them.
 
+    Raises:
+        InputError: it cannot be read, or a layer does not fit the tensor-parallel size.
+    """
     label, config = load_model_config(name)
-    weights: list[WeightShape] = []
-    notes: list[str] = []
-    quant = None
-    for engine_name in engines:
-        shapes = layer_shapes(config, tp_size, engine_name)
+    found = [layer_shapes(config, tp_size, engine_name, label) for engine_name in engines]
+    for shapes in found:
         if shapes.refused:
-            first = shapes.refused[0]
-            more = (
-                f" ({len(shapes.refused) - 1} more layers: `blockscale shapes {name}`)"
-                if len(shapes.refused) > 1
-                else ""
+            more = f" {len(shapes.refused) - 1} more: `blockscale shapes {name} --tp-size {tp_size}` lists them."
+            raise InputError(
+                f"{label} at --tp-size {tp_size}: {shapes.refused[0]}{more if len(shapes.refused) > 1 else ''}"
             )
-            raise InputError(f"{label} at --tp-size {tp_size}: {refused_text(first)}{more}")
-        weights += [WeightShape(s.N, s.K) for s in shapes.shapes]
-        notes += shapes.notes
-        quant = shapes.quant
-    return _Model(label, tuple(dict.fromkeys(weights)), quant, tuple(notes))
+    return found
 
 
 def _scheme(args: argparse.Namespace, model: QuantScheme | None) -> QuantScheme:

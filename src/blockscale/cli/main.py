@@ -73,8 +73,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output is gone; the interpreter must not fail again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
-    except SystemExit as leave:  # argparse's --help and --version
-        return leave.code if isinstance(leave.code, int) else 0
     except Exception as error:
         import traceback
 
@@ -104,11 +102,18 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments and arguments[0] in COMMANDS:
         _set_up_logging()
         build, run = COMMANDS[arguments[0]].load()
-        return run(build().parse(arguments[1:]))
+        try:
+            parsed = build().parse(arguments[1:])
+        except SystemExit:  # argparse has printed --help
+            return 0
+        return run(parsed)
     parser = build_parser()
     if arguments and not arguments[0].startswith("-"):
         raise InputError(f"{arguments[0]}: no such command; choose from {', '.join(COMMANDS)}.")
-    parser.parse_args(arguments)
+    try:
+        parser.parse_args(arguments)
+    except SystemExit:  # argparse has printed --help or --version
+        return 0
     parser.print_help()
     return InputError.exit_code
 

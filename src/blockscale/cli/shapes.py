@@ -32,7 +32,7 @@ def build_parser() -> Parser:
     parser.add_argument(
         "--quantization",
         choices=["fp8-block"],
-        help="quantisation to assume where the model's config names none",
+        help="quantisation to assume where the model's config names none (the only one, and the default)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     return parser
@@ -41,7 +41,7 @@ def build_parser() -> Parser:
 def run(args: argparse.Namespace) -> int:
     """Print the shapes; refused layers are listed too and make the exit code 2."""
     from blockscale.engines import engine
-    from blockscale.report.shapes import refused_text, shapes_json, shapes_table
+    from blockscale.report.shapes import shapes_json, shapes_table
     from blockscale.report.table import render_table
     from blockscale.shapes import layer_shapes, load_model_config
 
@@ -50,15 +50,15 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"--engine-version {args.engine_version} without --engine: say whose version it is.")
         engine(args.engine, args.engine_version)
     name, config = load_model_config(args.model)
-    shapes = layer_shapes(config, args.tp_size, args.engine)
+    shapes = layer_shapes(config, args.tp_size, args.engine, name)
     if args.json:
         print(json.dumps(shapes_json(shapes), ensure_ascii=False))
     else:
-        block = f", blocks of {shapes.quant.block_n}×{shapes.quant.block_k}" if shapes.quant else ""
-        print(f"{name} at tensor-parallel size {args.tp_size}{block}\n")
+        block = f"blocks of {shapes.quant.block_n}×{shapes.quant.block_k}"
+        print(f"{name} at tensor-parallel size {args.tp_size}, {block}\n")
         print(render_table(shapes_table(shapes)))
         for note in shapes.notes:
             print(f"note: {note}")
     for refused in shapes.refused:
-        print(f"blockscale: error: {refused_text(refused)}", file=sys.stderr)
+        print(f"blockscale: error: {refused}", file=sys.stderr)
     return InputError.exit_code if shapes.refused else 0

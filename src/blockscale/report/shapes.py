@@ -1,11 +1,11 @@
-"""A model's weight shapes as a table, as sentences and as JSON values."""
+"""A model's weight shapes as a table and as JSON values."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from blockscale.report.table import Column, Table
-from blockscale.shapes import ModelShapes, RefusedLayer
+from blockscale.shapes import ModelShapes
 
 
 def shapes_table(shapes: ModelShapes) -> Table:
@@ -20,18 +20,10 @@ def shapes_table(shapes: ModelShapes) -> Table:
     return Table(columns, tuple((s.layer, str(s.N), str(s.K), s.split, str(s.count)) for s in shapes.shapes))
 
 
-def refused_text(refused: RefusedLayer) -> str:
-    """Why a layer cannot be split so, and the tensor-parallel sizes that work."""
-    sizes = ", ".join(map(str, refused.tp_sizes_that_work)) or "none"
-    return f"{refused.layer}: {refused.reason.rstrip('.')}; tensor-parallel sizes that work: {sizes}."
-
-
 def shapes_json(shapes: ModelShapes) -> dict[str, Any]:
     """The object that ``shapes --json`` prints."""
     return {
-        "shapes": [
-            {"layer": s.layer, "N": s.N, "K": s.K, "split": str(s.split), "count": s.count} for s in shapes.shapes
-        ],
+        "shapes": [{"layer": s.layer, "N": s.N, "K": s.K, "split": s.split, "count": s.count} for s in shapes.shapes],
         "refused": [
             {"layer": r.layer, "reason": r.reason, "tp_sizes_that_work": list(r.tp_sizes_that_work)}
             for r in shapes.refused

@@ -1,0 +1,117 @@
+"""Wrong input at the command line: exit 2, one message, nothing written."""
+
+import gzip
+
+import pytest
+
+from blockscale.cli.main import main
+
+RECORDED = ["--device", "recorded:h200", "--engine", "sglang", "--yes"]
+SIZES = ["--N", "2112", "--K", "7168"]
+ONE = ["--batch-sizes", "16"]
+
+
+def refused(capsys, *arguments):
+    """The one message that the command line gives for these arguments."""
+    code = main(list(arguments))
+    out, err = capsys.readouterr()
+    assert code == 2, err
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert err.startswith("blockscale: error: ")
+    return err
+
+
+@pytest.fixture
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["tune", "--N", "2112", *RECORDED], ["--N", "--K", "MODEL"]),
+        (["tune", "--K", "7168", *RECORDED], ["--N", "--K"]),
+        (["tune", "--N", "0", "--K", "7168", *RECORDED], ["--N 0", "at least 1"]),
+        (["tune", "--N", "-5", "--K", "7168", *RECORDED], ["--N -5", "at least 1"]),
+        (["tune", "--N", "2112.5", "--K", "7168", *RECORDED], ["--N 2112.5", "whole number"]),
+        (["tune", "--N", "2_112", "--K", "7168", *RECORDED], ["--N 2_112", "whole number"]),
+        (["tune", *SIZES, "--batch-sizes", "0", *RECORDED], ["--batch-sizes 0", "at least 1"]),
+        (["tune", *SIZES, "--batch-sizes", "1,16", *RECORDED], ["--batch-sizes 1,16", "whole number"]),
+        (["tune", *SIZES, "--batch-sizes", "16", "deepseek-v3"], ["deepseek-v3", "MODEL before"]),
+        (["tune", *SIZES, "--batch-sizes", "4610048", *RECORDED], ["M=4610048", "32 bits", "smaller batch size"]),
+        (["tune", "--N", "65536", "--K", "65536", *ONE, *RECORDED], ["N·K", "32 bits"]),
+        (["tune", *SIZES, "--block-k", "96", *RECORDED], ["--block-k 96", "power of two"]),
+        (["tune", *SIZES, "--block-n", "16", *RECORDED], ["--block-n 16", "power of two"]),
+        (["tune", "some-model", *SIZES, *RECORDED], ["some-model", "not both"]),
+        (["tune", *SIZES, "--tp-size", "0", *RECORDED], ["--tp-size 0", "at least 1"]),
+        (["tune", *SIZES, "--trials", "0", *RECORDED], ["--trials 0", "at least 1"]),
+        (["tune", *SIZES, "--seed", "-1", *RECORDED], ["--seed -1", "at least 0"]),
+        (["tune", *SIZES, "--time-budget", "soon", *RECORDED], ["--time-budget soon", "seconds"]),
+        (["tune", *SIZES, "--time-budget", "nan", *RECORDED], ["--time-budget nan", "positive"]),
+        (["tune", *SIZES, "--out-dtype", "fp8", *RECORDED], ["--out-dtype fp8", "bfloat16"]),
+        (["tune", *SIZES, "--input-type", "fp4", *RECORDED], ["--input-type", "fp4", "int8"]),
+        (["tune", *SIZES, *ONE, "--device", "recorded:/nowhere", "--yes"], ["/nowhere"]),
+        (["tune", *SIZES, *ONE, "--device", "recorded:h2000", "--yes"], ["h2000", "h200"]),
+        (["tune", *SIZES, *ONE, "--device", "recorded:", "--yes"], ["recorded:", "recorded:h200"]),
+        (["tune", *SIZES, *ONE, "--device", "tpu"], ["--device tpu", "cuda"]),
+        (["tune", *SIZES, "--batch-sizes", "17", *RECORDED], ["M=17", "2112×7168"]),
+        (["tune", *SIZES, *ONE, "--input-type", "int8", *RECORDED], ["int8", "recorded"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--engine", "vllm", "--engine-version", "0.33.0"], ["--engine-version"]),
+        (["tune", *SIZES, *ONE, "--engine", "trtllm"], ["--engine", "trtllm", "sglang"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--gpus", "one"], ["--gpus one", "--gpus 0"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--gpus", "0,1"], ["--gpus 0,1", "one GPU"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--executor", "ray"], ["--executor ray"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--ray-address", "x:1"], ["--ray-address", "--executor ray"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--batch"], ["--batch", "--help"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--store", "missing/s.db"], ["missing", "--store"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--store", "."], ["folder", "--store"]),
+        (["export", "recording"], ["-o"]),
+        (["export", "recording", "-o", "x.gz", "--overwrite"], ["--overwrite", "export configs"]),
+        (["export", "configs", "-o", "x.gz"], ["--output", "export recording"]),
+        (["export", "configs", "--store", "absent.db"], ["absent.db", "--store"]),
+        (["export"], ["what", "--help"]),
+        (["shapes"], ["MODEL", "--help"]),
+        (["shapes", "deepseek-v3", "--engine-version", "1"], ["--engine-version 1", "--engine"]),
+        (["polish"], ["polish", "tune, shapes, export, doctor"]),
+        (["--verbose"], ["--verbose", "--help"]),
+    ],
+)
+def test_wrong_input_is_one_message_and_changes_nothing(arguments, said, capsys, empty_folder):
+    message = refused(capsys, *arguments)
+    for part in said:
+        assert part in message
+    assert list(empty_folder.iterdir()) == []
+
+
+def test_a_store_that_is_no_database_is_refused_and_left_alone(capsys, empty_folder):
+    store = empty_folder / "notes.db"
+    store.write_text("my notes, not a database, but long enough to have a header" * 3)
+    before = store.read_bytes()
+    assert "notes.db" in refused(capsys, "tune", *SIZES, *ONE, *RECORDED, "--store", str(store))
+    assert store.read_bytes() == before
+    assert not (empty_folder / "configs").exists()
+
+
+def test_a_folder_that_is_a_file_is_refused_before_a_store_appears(capsys, empty_folder):
+    (empty_folder / "taken").write_text("")
+    assert "taken" in refused(capsys, "tune", *SIZES, *ONE, *RECORDED, "--save-path", "taken")
+    assert [p.name for p in empty_folder.iterdir()] == ["taken"]
+
+
+def test_a_recording_that_was_cut_is_refused(capsys, empty_folder):
+    (empty_folder / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"record": "environment"}\n')[:-6])
+    assert "cut.jsonl.gz" in refused(capsys, "tune", *SIZES, *ONE, "--device", "recorded:cut.jsonl.gz", "--yes")
+
+
+def test_ray_without_the_extra_names_the_install_command(capsys, empty_folder, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert 'pip install "blockscale[ray]"' in refused(capsys, "tune", *SIZES, *ONE, *RECORDED, "--executor", "ray")
+
+
+def test_existing_folders_survive_a_refusal(capsys, empty_folder):
+    (empty_folder / "out").mkdir()
+    refused(capsys, "tune", *SIZES, *ONE, *RECORDED, "--save-path", "out/deeper", "--store", "missing/s.db")
+    assert [p.name for p in empty_folder.iterdir()] == ["out"]
+    assert list((empty_folder / "out").iterdir()) == []
