@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from blockscale.executor.base import Device
-from blockscale.problem import Candidate, Environment, Phase, Problem, Trial
+from blockscale.problem import Candidate, Environment, Phase, Problem, Trial, TrialStatus
 from blockscale.store import Store
 
 
@@ -34,7 +34,8 @@ class Ledger:
                 yield trial, True
             else:
                 trial = next(fresh)
-                self._keep([trial])
+                self._store.add(self.environment, trial)
+                self.measured += trial.status is not TrialStatus.UNRECORDED
                 yield trial, False
 
     def finals(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Trial]:
@@ -44,9 +45,6 @@ class Ledger:
             self.reused += len(known)
             return known
         trials = self._device.finals(problem, candidates)
-        self._keep(trials)
-        return trials
-
-    def _keep(self, trials: Sequence[Trial]) -> None:
-        self._store.add(self.environment, *trials)
+        self._store.add_comparison(self.environment, trials)
         self.measured += len(trials)
+        return trials

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from blockscale.errors import InputError
 from blockscale.problem import Environment, GemmShape, OutDtype, Problem, QuantScheme, WeightShape
+from blockscale.search import StrategyName
 
 # Decode sizes dense, then prefill: the batch sizes of the engines' own shipped files.
 STOCK_BATCH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
@@ -33,7 +34,7 @@ class TuneRequest:
     quant: QuantScheme = field(default_factory=QuantScheme)
     out_dtype: OutDtype = OutDtype.BFLOAT16
     device_name: str = ""  # for file names; empty: as the device reports it
-    search: str = "auto"
+    search: StrategyName = "auto"
     trials: int | None = None
     time_budget_s: float | None = None
     seed: int = 0

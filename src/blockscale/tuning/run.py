@@ -6,6 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from blockscale.engines.base import Engine
@@ -151,7 +152,7 @@ def _jobs(request: TuneRequest, engines: Sequence[Engine], device: Device, store
             found[engine.name, weight] = store.snapshot(
                 run_key,
                 f"baseline {engine.name} {weight.N} {weight.K}",
-                lambda e=engine, p=path, w=weight: read_entries(e, p, w, request.quant, name),
+                partial(read_entries, engine, path, weight, request.quant, name),
             )
     by_weight = {w: [request.problem(w, m) for m in request.batch_sizes] for w in request.weights}
     costliest = sorted(by_weight, key=lambda w: (-sum(map(expected_cost_s, by_weight[w])), w))

@@ -1,0 +1,279 @@
+"""A whole run against the recorded H200: what is written, what is measured again, what survives a fault."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blockscale.engines import engine
+from blockscale.errors import IncompleteRunError, InputError
+from blockscale.executor.base import Device
+from blockscale.executor.faulty import Fault, FaultPlan, FaultyDevice
+from blockscale.executor.replay import ReplayDevice
+from blockscale.problem import Candidate, Kernel, TileConfig, TrialStatus, WeightShape
+from blockscale.recording import embedded, load_recording
+from blockscale.selection import Outcome
+from blockscale.space import canonical
+from blockscale.store import Store
+from blockscale.tuning.events import FileWritten, Note, RunSummary, TrialFinished
+from blockscale.tuning.request import TuneRequest
+from blockscale.tuning.run import run_tune
+
+SHAPE = WeightShape(2112, 7168)
+NAME = "N=2112,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128, 128].json"
+# The best that the recording holds at M = 16, and a poor but right config.
+BEST = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 4,
+        "SWAP_AB": True, "SPLIT_K": 8}  # fmt: skip
+POOR = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 2}
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Device:
+    return ReplayDevice(load_recording(embedded("h200")), canonical)
+
+
+class Bench:
+    """A folder, a store and a device to run against; every run opens the store anew, as a process does."""
+
+    def __init__(self, folder: Path, device: Device) -> None:
+        self.folder = folder
+        self.device = device
+        self.events: list[object] = []
+
+    def tune(
+        self, *batch_sizes: int, device: Device | None = None, engines=("sglang",), store="s.db", **kw
+    ) -> RunSummary:
+        folders = tuple((name, self.folder / name) for name in engines)
+        request = TuneRequest((SHAPE,), tuple(batch_sizes), folders, **kw)
+        with Store.open(self.folder / store) as opened:
+            return run_tune(request, [engine(n) for n in engines], device or self.device, opened, self.events.append)
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "sglang" / NAME
+
+    def entries(self) -> dict[str, dict]:
+        return json.loads(self.file.read_text())
+
+    def put(self, text: str) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.write_text(text)
+
+
+@pytest.fixture
+def bench(tmp_path, recorded) -> Bench:
+    return Bench(tmp_path, recorded)
+
+
+def test_a_run_writes_one_verified_entry_a_batch_size_and_beats_the_default(bench):
+    summary = bench.tune(1, 16, 4096)
+    assert list(bench.entries()) == ["1", "16", "4096"]
+    assert summary.complete
+    assert summary.files == (bench.file,)
+    assert all(r.time_us <= r.baseline_us for r in summary.results)
+    assert next(r for r in summary.results if r.problem.shape.M == 16).time_us < 10
+
+
+def test_the_same_run_again_measures_nothing_and_changes_no_byte(bench):
+    first = bench.tune(1, 16)
+    before = bench.file.read_bytes()
+    second = bench.tune(1, 16)
+    assert first.trials_measured > 2
+    assert second.trials_measured == 0
+    assert second.results == first.results
+    assert bench.file.read_bytes() == before
+
+
+def test_a_further_batch_size_measures_only_itself_and_joins_the_file(bench):
+    bench.tune(4096, 1)
+    summary = bench.tune(1, 16, 4096)
+    assert list(bench.entries()) == ["1", "16", "4096"]
+    assert summary.trials_reused > summary.trials_measured > 0
+
+
+def test_keys_of_the_file_that_the_run_does_not_name_stay_in_numeric_order(bench):
+    bench.put(json.dumps({"4096": POOR, "1": POOR}))
+    bench.tune(16)
+    assert list(bench.entries()) == ["1", "16", "4096"]
+    assert bench.entries()["4096"] == POOR
+
+
+def test_an_entry_that_nothing_beats_is_kept(bench):
+    bench.put(json.dumps({"16": BEST}))
+    (result,) = bench.tune(16).results
+    assert result.outcome is Outcome.KEPT
+    assert bench.entries() == {"16": BEST}
+
+
+def test_what_the_lookup_would_run_is_written_under_the_key_where_nothing_beats_it(bench):
+    bench.put(json.dumps({"24": BEST}))
+    bench.tune(16)
+    assert bench.entries() == {"16": BEST, "24": BEST}
+
+
+def test_a_poor_entry_is_replaced_and_the_comparison_is_with_that_entry(bench):
+    bench.put(json.dumps({"16": POOR}))
+    (result,) = bench.tune(16).results
+    assert result.outcome is Outcome.TUNED
+    assert result.baseline_us > 70
+    assert bench.entries()["16"] != POOR
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        None,  # null stands for the default
+        POOR | {"BLOCK_SIZE_K": 256},  # not a divisor of block_k: wrong numbers
+        {"BLOCK_SIZE_M": 16},  # the launch fails
+    ],
+)
+def test_an_entry_that_cannot_run_does_not_stop_the_run(bench, entry):
+    bench.put(json.dumps({"16": entry}))
+    (result,) = bench.tune(16).results
+    assert result.outcome is Outcome.TUNED
+    assert result.time_us < 10
+
+
+def test_a_file_that_does_not_parse_is_kept_aside_with_a_note(bench):
+    bench.put('{"16": {')
+    bench.tune(16)
+    assert list(bench.entries()) == ["16"]
+    aside = [p for p in bench.file.parent.iterdir() if p.is_file() and p != bench.file]
+    assert [p.read_text() for p in aside] == ['{"16": {']
+    assert any(isinstance(e, Note) and aside[0].name in e.text for e in bench.events)
+
+
+def test_overwrite_lets_new_entries_win_without_comparison(bench):
+    faster = FaultyDevice(bench.device, FaultPlan(on_candidate={_candidate(BEST): Fault.OUT_OF_RESOURCES}))
+    bench.put(json.dumps({"16": BEST}))
+    (result,) = bench.tune(16, device=faster, overwrite=True).results
+    assert result.outcome is Outcome.TUNED
+    assert bench.entries()["16"] != BEST
+
+
+def test_a_candidate_that_is_wrong_on_fresh_inputs_is_not_exported(bench):
+    racy = FaultyDevice(bench.device, FaultPlan(on_candidate={_candidate(BEST): Fault.WRONG_IN_FINALS}))
+    bench.tune(16, device=racy)
+    assert bench.entries()["16"] != BEST
+    assert bench.events[-1].results[0].time_us < 10
+
+
+def test_without_a_valid_candidate_the_key_is_left_out_and_the_run_is_incomplete(bench):
+    broken = FaultyDevice(bench.device, FaultPlan(rates={Fault.COMPILE_ERROR: 1.0}))
+    summary = bench.tune(16, device=broken)
+    assert not summary.complete
+    assert summary.results[0].outcome is Outcome.NO_VALID_CANDIDATE
+    assert not bench.file.exists()
+
+
+@pytest.mark.parametrize("fault", [Fault.HANG, Fault.DIE, Fault.COMPILE_ERROR, Fault.OUT_OF_RESOURCES, Fault.NOISE])
+def test_faults_of_one_candidate_cost_one_trial(bench, fault):
+    device = FaultyDevice(bench.device, FaultPlan(rates={fault: 0.3}, seed=1))
+    summary = bench.tune(16, 64, device=device)
+    assert summary.complete
+    assert list(bench.entries()) == ["16", "64"]
+    assert all(r.time_us is not None for r in summary.results)
+
+
+@pytest.mark.parametrize("trial", [1, 2, 40, 75, 79, 100, 150])
+def test_a_run_that_lost_its_device_goes_on_to_the_same_bytes(bench, trial):
+    bench.tune(16, 64, 256, store="whole.db")
+    whole = bench.file.read_bytes()
+    bench.file.unlink()
+    with pytest.raises(IncompleteRunError, match="lost"):
+        bench.tune(16, 64, 256, device=FaultyDevice(bench.device, FaultPlan(at_trial={trial: Fault.DEVICE_LOST})))
+    bench.tune(16, 64, 256)
+    assert bench.file.read_bytes() == whole
+
+
+def test_an_interrupted_weight_is_written_with_what_would_run_under_its_open_keys(bench):
+    def stop(event: object) -> None:
+        if isinstance(event, TrialFinished) and event.trial.problem.shape.M == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _observed(bench, stop, 1, 4096)
+    default = TileConfig(64, 128, 128, group_m=32, num_warps=4, num_stages=3).to_entry()
+    assert bench.entries()["1"] == default
+    assert bench.entries()["4096"] != default
+    bench.tune(1, 4096)
+    assert bench.entries()["1"] != default, "the entry it wrote itself is not taken for an earlier file's"
+
+
+def test_the_bound_on_trials_holds_for_each_problem(bench):
+    bench.tune(16, 64, trials=10)
+    for m in (16, 64):
+        screened = {
+            e.trial.candidate for e in bench.events if isinstance(e, TrialFinished) and m == e.trial.problem.shape.M
+        }
+        assert len(screened) == 10
+
+
+def test_a_time_budget_ends_the_search_but_not_the_comparison(bench):
+    free = bench.tune(16, 64, store="free.db")
+    tight = bench.tune(16, 64, time_budget_s=10.0)
+    again = bench.tune(16, 64, time_budget_s=10.0)
+    assert 0 < tight.trials_measured < free.trials_measured
+    assert all(r.time_us <= r.baseline_us for r in tight.results)
+    assert again.results == tight.results
+
+
+def test_both_engines_get_their_own_file_and_no_key_they_do_not_take(bench):
+    summary = bench.tune(16, engines=("sglang", "vllm"))
+    assert [f.parent.name for f in summary.files] == ["sglang", "vllm"]
+    vllm = json.loads(summary.files[1].read_text())["16"]
+    assert not {"SWAP_AB", "SPLIT_K"} & set(vllm)
+
+
+@pytest.mark.parametrize("search", ["auto", "random"])
+def test_the_seed_decides_and_nothing_else_does(bench, search):
+    first = bench.tune(64, store="a.db", seed=5, search=search, trials=30)
+    tried = [e.trial.candidate for e in bench.events if isinstance(e, TrialFinished)]
+    bench.events.clear()
+    bench.file.unlink()  # else it would be what runs otherwise
+    second = bench.tune(64, store="b.db", seed=5, search=search, trials=30)
+    assert tried == [e.trial.candidate for e in bench.events if isinstance(e, TrialFinished)]
+    assert first.results[0].time_us == second.results[0].time_us
+
+
+def test_prefill_keys_alone_are_warned_of(bench):
+    bench.tune(4096)
+    assert any(isinstance(e, Note) and e.warning and "decod" in e.text for e in bench.events)
+
+
+def test_each_file_has_a_sidecar_with_its_provenance_outside_the_engines_sight(bench):
+    bench.tune(16)
+    (sidecar,) = bench.file.parent.glob(".blockscale/*.meta.json")
+    text = sidecar.read_text()
+    assert "3.6.0" in text, "Triton's version"
+    assert "samples_us" in text
+    assert any(isinstance(e, FileWritten) and e.keys == (16,) for e in bench.events)
+
+
+def test_an_unrecorded_problem_is_refused_before_anything_is_written(bench):
+    with pytest.raises(InputError, match="2112"):
+        bench.tune(17)
+    assert not bench.file.exists()
+
+
+def test_an_unrecorded_config_never_wins(bench):
+    bench.tune(16)
+    unrecorded = {
+        e.trial.candidate
+        for e in bench.events
+        if isinstance(e, TrialFinished) and e.trial.status is TrialStatus.UNRECORDED
+    }
+    assert unrecorded
+    assert _candidate(bench.entries()["16"]) not in unrecorded
+
+
+def _candidate(entry: dict) -> Candidate:
+    config = TileConfig.from_entry(entry)
+    return Candidate(Kernel.FP8_HOPPER if config.swap_ab or config.split_k > 1 else Kernel.FP8, config)
+
+
+def _observed(bench: Bench, observer: Callable[[object], None], *batch_sizes: int) -> None:
+    request = TuneRequest((SHAPE,), batch_sizes, (("sglang", bench.folder / "sglang"),))
+    with Store.open(bench.folder / "s.db") as store:
+        run_tune(request, [engine("sglang")], bench.device, store, observer)
