@@ -1,0 +1,69 @@
+"""Where a model's config comes from: a folder, a file, a preset, or the Hugging Face hub."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from blockscale.errors import InputError
+from blockscale.shapes import deepseek_v3
+
+PRESETS: dict[str, dict[str, Any]] = {"deepseek-v3": deepseek_v3.PRESET}
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_ACCEPTED = "a folder with config.json, a .json file, a hub id like org/name, or the preset deepseek-v3"
+
+
+def load_model_config(model: str) -> tuple[str, dict[str, Any]]:
+    """The model's name for people, and its config.
+
+    Raises:
+        InputError: there is no such path, preset or hub id, the hub cannot be reached or read, or what is there is no
+            JSON object.
+    """
+    if model in PRESETS:
+        return model, dict(PRESETS[model])
+    path = Path(model).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise InputError(f"folder {model} has no config.json: give {_ACCEPTED}.")
+        return path.resolve().name, _read(path / "config.json")
+    if path.is_file():
+        return (path.resolve().parent.name if path.name == "config.json" else path.stem), _read(path)
+    if model.startswith(("/", ".", "~")) or model.endswith(".json"):
+        raise InputError(f"{model} does not exist: give {_ACCEPTED}.")
+    if not _HUB_ID.fullmatch(model):
+        raise InputError(f"model {model!r} is neither a path nor a hub id: give {_ACCEPTED}.")
+    return model, _read(_from_hub(model))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error}): give a readable file.") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON ({error}): give {_ACCEPTED}.") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path} holds no JSON object: give {_ACCEPTED}.")
+    return value
+
+
+def _from_hub(model: str) -> Path:
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError as error:
+        raise InputError(
+            f"{model} is no local path, and reading it from the hub needs an extra: "
+            'pip install "blockscale[hub]", or give a local config.json.'
+        ) from error
+    try:
+        return Path(hf_hub_download(repo_id=model, filename="config.json"))
+    except Exception as error:  # the hub client raises many kinds, those of its HTTP library among them
+        first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise InputError(
+            f"config.json of {model} could not be fetched from the hub ({first_line}): check the name, the network and "
+            "your access, or give a local config.json."
+        ) from error
