@@ -14,11 +14,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from blockscale.errors import IncompleteRunError, InputError
+from blockscale.errors import BlockscaleError, IncompleteRunError, InputError
 
 PRIVATE_FOLDER = ".blockscale"
 _LOCK_TIMEOUT_S = 60.0  # a merge holds the lock for milliseconds
-_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_DISK_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)
 
 
 def require_writable(folder: Path) -> Path:
@@ -26,14 +26,13 @@ def require_writable(folder: Path) -> Path:
 
     Raises:
         InputError: it is no folder, or cannot be created or written.
+        IncompleteRunError: the disk is full.
     """
     private = folder / PRIVATE_FOLDER
     try:
         private.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _out_of_space(folder, error) from error
-        raise _unwritable(folder, error.strerror or str(error)) from error
+        raise _failure(folder, error) from error
     for each in (folder, private):
         if not os.access(each, os.W_OK | os.X_OK):
             raise _unwritable(each, "Permission denied")
@@ -56,7 +55,7 @@ def locked(path: Path) -> Iterator[None]:
             "saved: end that process and repeat the command."
         ) from error
     except OSError as error:
-        raise _unwritable(path.parent, error.strerror or str(error)) from error
+        raise _failure(path, error) from error
     try:
         yield
     finally:
@@ -81,9 +80,7 @@ def replace_file(path: Path, data: bytes, scratch: Path) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             scratch.unlink()
-        if error.errno in _NOT_ALLOWED or path.is_dir():
-            raise _unwritable(path, error.strerror or str(error)) from error
-        raise _out_of_space(path, error) from error
+        raise _failure(path, error) from error
 
 
 def _write_synced(path: Path, data: bytes) -> None:
@@ -103,12 +100,16 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def _failure(path: Path, error: OSError) -> BlockscaleError:
+    """The error for the person: a disk that gave out lets the run continue later, all else needs another place."""
+    reason = error.strerror or str(error)
+    if error.errno not in _DISK_FAILED:
+        return _unwritable(path, reason)
+    return IncompleteRunError(
+        f"{path} could not be written ({reason}); it is as it was and what was measured is saved. Free some space and "
+        "repeat the command."
+    )
+
+
 def _unwritable(path: Path, reason: str) -> InputError:
     return InputError(f"{path} cannot be written ({reason}): choose another folder with --save-path.")
-
-
-def _out_of_space(path: Path, error: OSError) -> IncompleteRunError:
-    return IncompleteRunError(
-        f"{path} could not be written ({error.strerror or error}); it is as it was and what was measured is saved. "
-        "Free some space and repeat the command."
-    )

@@ -100,9 +100,9 @@ class Engine(ABC):
         while shared_memory_bytes(problem, config, spec) > spec.shared_memory_bytes:
             if config.num_stages > 1:
                 config = config.with_(num_stages=config.num_stages - 1)
-            elif config.block_m >= config.block_n and config.block_m > _SMALLEST_TILE:
+            elif config.block_m >= config.block_n and config.block_m >= 2 * _SMALLEST_TILE:
                 config = config.with_(block_m=config.block_m // 2)
-            elif config.block_n > _SMALLEST_TILE:
+            elif config.block_n >= 2 * _SMALLEST_TILE:
                 config = config.with_(block_n=config.block_n // 2)
             else:
                 break
