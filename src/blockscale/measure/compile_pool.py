@@ -237,7 +237,7 @@ class CompilePool:
         except (ChildTimeoutError, ChildDiedError, ChildRaisedError) as error:
             self._drop(worker)
             self._failed_starts += 1
-            if isinstance(error, ChildRaisedError) and error.type_name in ("ModuleNotFoundError", "ImportError"):
+            if isinstance(error, ChildRaisedError) and error.type_name == "ModuleNotFoundError":
                 self._fail_all(InputError(f"compiling needs torch and Triton: {error.message}. {GPU_EXTRA_HINT}"))
             elif self._failed_starts >= _MAX_FAILED_STARTS and not self._workers:
                 self._fail_all(IncompleteRunError(f"compile processes do not start: {error}"))

@@ -35,11 +35,11 @@ def over_limit(metadata: Any, spec: DeviceSpec) -> str:
 
 def open_compiler(options: CompileOptions) -> Callable[[CompileRequest], CompileOutcome]:
     """Set Triton up for the device's architecture without a driver; returns the function that compiles."""
-    from blockscale.kernels.compile_only import use_offline_target
+    from blockscale.kernels.compile_only import offline_target
     from blockscale.kernels.launch import warm_up
 
     spec = options.spec
-    use_offline_target(spec.arch)
+    offline_target(spec.arch)
 
     def attempt(problem: Problem, candidate: Candidate) -> CompileOutcome:
         try:

@@ -36,7 +36,7 @@ class Limits:
 def start_error(error: ChildError) -> BlockscaleError:
     """What a person is told when a process that needs the GPU does not start for the first time."""
     if isinstance(error, ChildRaisedError):
-        if error.type_name in ("ModuleNotFoundError", "ImportError"):
+        if error.type_name == "ModuleNotFoundError":
             return InputError(
                 f"measuring on a GPU needs torch and Triton ({error.message}): {GPU_EXTRA_HINT}, or try everything out "
                 "with --device recorded:h200."
