@@ -6,10 +6,13 @@ Replaceable: whatever a candidate does to it, the parent starts another one, and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blockscale.measure.protocol import Describe, Description, Finals, Prepare, Request, Screen, Warnings
 from blockscale.problem import Problem
+
+if TYPE_CHECKING:
+    from blockscale.measure.session import Kernels
 
 
 def dispatch(measuring: Any, request: Request) -> Any:
@@ -28,9 +31,9 @@ def dispatch(measuring: Any, request: Request) -> Any:
 
 
 class GpuMeasuring:
-    """Everything that the process holds: session, inputs, conditions."""
+    """Everything that the process holds: session, inputs, conditions. ``kernels`` other than ours are for probes."""
 
-    def __init__(self) -> None:
+    def __init__(self, kernels: Kernels | None = None) -> None:
         import torch
 
         from blockscale.measure import describe
@@ -48,7 +51,7 @@ class GpuMeasuring:
         self._environment = describe.environment(self._spec)
         self.conditions = nvml_conditions(describe.gpu_uuid(properties))
         self._pool = RotationPool(InputOptions("cuda", self._spec.fp8_format, self._spec.l2_bytes))
-        self.session = Session(GraphGpu(), TritonKernels(), self._pool, self.conditions)
+        self.session = Session(GraphGpu(), kernels or TritonKernels(), self._pool, self.conditions)
 
     def describe(self) -> Description:
         """Limits, environment and free memory in bytes."""

@@ -1,0 +1,262 @@
+"""`LocalDevice` with measuring processes that hang, die and raise: each costs one trial and nothing else."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from blockscale.errors import IncompleteRunError, InputError
+from blockscale.executor.local import LocalDevice, LocalSettings, only_gpu
+from blockscale.measure.compile_pool import PoolSettings
+from blockscale.measure.process import Limits
+from blockscale.problem import (
+    Candidate,
+    GemmShape,
+    Kernel,
+    Phase,
+    Problem,
+    QuantFormat,
+    QuantScheme,
+    TileConfig,
+    TrialStatus,
+)
+
+# What a fake process does with a candidate is coded in its GROUP_SIZE_M, its time in num_stages.
+FAKES = """
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from blockscale.errors import InputError
+from blockscale.hardware import H200
+from blockscale.measure.compile_pool import CompileOutcome
+from blockscale.measure.protocol import Describe, Description, Finals, Measured, Prepare, Screen, Warnings
+from blockscale.problem import Environment, TrialStatus
+
+FOLDER = Path(os.environ["FAKE_FOLDER"])
+NOTES = FOLDER / "notes"
+
+
+def note(text):
+    with NOTES.open("a") as file:
+        file.write(text + "\\n")
+
+
+def open_compiler(options):
+    def compile_one(request):
+        if request[1].config.group_m == 40:
+            return CompileOutcome(TrialStatus.COMPILE_ERROR, "PassManager::run failed", 1.5)
+        return CompileOutcome(TrialStatus.OK, "", 0.25)
+    return compile_one
+
+
+def measure(candidate):
+    match candidate.config.group_m:
+        case 10:
+            os.read(os.pipe()[0], 1)
+        case 11:
+            os.abort()
+        case 12:
+            return Measured(TrialStatus.ILLEGAL_ACCESS, message="illegal memory access", poisoned=True)
+        case 13:
+            raise KeyError("a mistake of ours")
+        case 14:
+            return Measured(TrialStatus.WRONG_RESULT, message="wrong")
+    samples = tuple(float(candidate.config.num_stages) for _ in range(5))
+    return Measured(TrialStatus.OK, samples, labels=("power_capped",) if candidate.config.group_m == 2 else ())
+
+
+def open_worker(options):
+    if (FOLDER / "gone").exists():
+        raise RuntimeError("CUDA error: GPU is lost: it has fallen off the bus")
+    note("start " + os.environ["CUDA_VISIBLE_DEVICES"])
+
+    def handle(request):
+        match request:
+            case Describe():
+                environment = Environment(H200.name, H200.arch, "driver", "torch", "triton", "hash", "version")
+                spec = replace(H200, arch="sm_80") if (FOLDER / "old").exists() else H200
+                return Description(spec, environment, 1)
+            case Prepare(problems):
+                note(f"prepare {len(problems)}")
+                if any(p.shape.M > 100_000 for p in problems):
+                    raise InputError("needs 99 GiB and 1 GiB are free")
+            case Screen(problem, candidate, best_us):
+                note(f"screen {candidate.config.group_m} {best_us}")
+                if candidate.config.group_m == 15:
+                    (FOLDER / "gone").touch()
+                    os.abort()
+                return measure(candidate)
+            case Finals(problem, candidates):
+                note("finals " + " ".join(str(c.config.group_m) for c in candidates))
+                results = []
+                for candidate in candidates:
+                    results.append(measure(candidate))
+                    if results[-1].poisoned:
+                        return [r if r.poisoned else None for r in results] + [None] * (len(candidates) - len(results))
+                return results
+            case Warnings():
+                return ["1 other process uses this GPU"]
+    return handle
+
+
+def open_without_gpu(options):
+    raise RuntimeError("no GPU is visible to torch")
+
+
+def open_without_torch(options):
+    import torch_that_is_not_installed
+"""
+
+HANGS, DIES, POISONS, RAISES, WRONG, LOSES_GPU, NO_COMPILE = 10, 11, 12, 13, 14, 15, 40
+PROBLEM = Problem(GemmShape(16, 2112, 7168))
+S = TrialStatus
+Make = Callable[..., LocalDevice]
+
+
+def candidate(group_m: int, time: int = 3) -> Candidate:
+    return Candidate(Kernel.FP8, TileConfig(16, 64, 128, group_m=group_m, num_stages=time))
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    (tmp_path / "fakes_local.py").write_text(FAKES)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("FAKE_FOLDER", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
+    devices: list[LocalDevice] = []
+
+    def build(worker: str = "open_worker", limit_s: float = 60.0, gpu_index: int = 0) -> LocalDevice:
+        limits = Limits(request_s=limit_s, first_of_problem_s=limit_s, final_s=0.0, starts=2)
+        pool = PoolSettings(workers=1, function="fakes_local:open_compiler")
+        settings = LocalSettings(gpu_index, tmp_path / "cache", limits, pool, f"fakes_local:{worker}")
+        devices.append(LocalDevice(settings))
+        return devices[-1]
+
+    yield build
+    for device in devices:
+        device.close()
+
+
+def notes(folder: Path, word: str) -> list[str]:
+    lines = (folder / "notes").read_text().splitlines()
+    return [line.removeprefix(word).strip() for line in lines if line.startswith(word)]
+
+
+def test_whatever_a_candidate_does_costs_its_own_trial_only(make: Make, tmp_path: Path) -> None:
+    device = make(limit_s=0.5)
+    groups = [1, HANGS, 2, DIES, 3, POISONS, 4, WRONG, NO_COMPILE, 5]
+    trials = list(device.screen(PROBLEM, [candidate(g) for g in groups]))
+    assert [t.candidate.config.group_m for t in trials] == groups
+    assert [t.status for t in trials] == [
+        S.OK, S.TIMEOUT, S.OK, S.WORKER_DIED, S.OK, S.ILLEGAL_ACCESS, S.OK, S.WRONG_RESULT, S.COMPILE_ERROR, S.OK
+    ]  # fmt: skip
+    assert all(t.phase is Phase.SCREEN for t in trials)
+    assert "died with signal 6" in trials[3].message
+    assert trials[1].message == "no result within 0.5 s; the process was replaced"
+    assert trials[8].compile_s == 1.5
+    assert all(t.elapsed_s > 0 for t in trials)
+    assert len(notes(tmp_path, "start")) == 4  # the first, and one after each loss
+
+
+def test_a_replaced_process_learns_again_what_will_be_tuned(make: Make, tmp_path: Path) -> None:
+    device = make()
+    device.prepare([PROBLEM, Problem(GemmShape(1, 2112, 7168))])
+    list(device.screen(PROBLEM, [candidate(DIES), candidate(1)]))
+    assert notes(tmp_path, "prepare") == ["2", "2"]
+
+
+def test_the_best_time_so_far_goes_with_each_candidate(make: Make, tmp_path: Path) -> None:
+    device = make()
+    list(device.screen(PROBLEM, [candidate(1, 5), candidate(2, 4), candidate(3, 9)]))
+    list(device.screen(PROBLEM, [candidate(4)]))
+    list(device.screen(Problem(GemmShape(1, 2112, 7168)), [candidate(5)]))
+    assert notes(tmp_path, "screen") == ["1 None", "2 5.0", "3 4.0", "4 4.0", "5 None"]
+
+
+def test_a_poisoned_final_is_run_again_without_the_culprit(make: Make, tmp_path: Path) -> None:
+    trials = make().finals(PROBLEM, [candidate(g) for g in (1, POISONS, 2)])
+    assert [t.status for t in trials] == [S.OK, S.ILLEGAL_ACCESS, S.OK]
+    assert all(t.phase is Phase.FINAL for t in trials)
+    assert notes(tmp_path, "finals") == [f"1 {POISONS} 2", "1 2"]
+
+
+def test_finals_that_die_find_the_culprit_and_interleave_the_rest_again(make: Make, tmp_path: Path) -> None:
+    trials = make().finals(PROBLEM, [candidate(g) for g in (1, DIES, NO_COMPILE, 2)])
+    assert [t.status for t in trials] == [S.OK, S.WORKER_DIED, S.COMPILE_ERROR, S.OK]
+    assert notes(tmp_path, "finals") == [f"1 {DIES} 2", "1", str(DIES), "2", "1 2"]
+
+
+def test_a_gpu_that_is_gone_ends_the_run_and_keeps_what_was_measured(make: Make) -> None:
+    screening = make().screen(PROBLEM, [candidate(g) for g in (1, LOSES_GPU, 2)])
+    assert [next(screening).status, next(screening).status] == [S.OK, S.WORKER_DIED]
+    with pytest.raises(IncompleteRunError, match=r"2 times in a row.*fallen off the bus.*goes on from here"):
+        next(screening)
+
+
+def test_a_mistake_of_ours_is_raised_not_recorded(make: Make) -> None:
+    with pytest.raises(RuntimeError, match="KeyError: 'a mistake of ours'"):
+        list(make().screen(PROBLEM, [candidate(RAISES)]))
+
+
+def test_labels_become_warnings(make: Make) -> None:
+    device = make()
+    (trial,) = device.screen(PROBLEM, [candidate(2)])
+    assert trial.labels == ("power_capped",)
+    assert device.warnings() == [
+        "1 other process uses this GPU",
+        "the GPU ran into its power limit while timing: times hold for this limit.",
+    ]
+
+
+def test_too_little_memory_is_the_users_to_mend(make: Make) -> None:
+    with pytest.raises(InputError, match="needs 99 GiB and 1 GiB are free"):
+        make().prepare([Problem(GemmShape(200_000, 2112, 7168))])
+
+
+def test_fp8_is_refused_where_the_gpu_has_none_and_int8_is_not(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "old").touch()
+    device = make()
+    with pytest.raises(InputError, match=r"\(sm_80\) has no FP8 type .*--input-type int8"):
+        device.prepare([PROBLEM])
+    device.prepare([Problem(PROBLEM.shape, QuantScheme(QuantFormat.INT8))])
+
+
+def test_sizes_beyond_the_kernels_offsets_are_refused(make: Make) -> None:
+    with pytest.raises(InputError, match="beyond the kernels' offsets"):
+        make().prepare([Problem(GemmShape(1, 1 << 20, 1 << 12))])
+
+
+def test_no_gpu_and_no_torch_are_one_message_each(make: Make) -> None:
+    with pytest.raises(InputError, match=r"no GPU is visible.*--device recorded:h200"):
+        make("open_without_gpu")
+    with pytest.raises(InputError, match=r"pip install \"blockscale\[gpu\]\".*--device recorded:h200"):
+        make("open_without_torch")
+
+
+def test_the_process_sees_one_gpu_of_those_that_are_visible(make: Make, tmp_path: Path) -> None:
+    make()
+    assert notes(tmp_path, "start") == ["0"]
+    assert only_gpu(1, {"CUDA_VISIBLE_DEVICES": "4, 6"})["CUDA_VISIBLE_DEVICES"] == "6"
+    assert only_gpu(1, {"HIP_VISIBLE_DEVICES": "3,5"}) == {"CUDA_VISIBLE_DEVICES": "5", "HIP_VISIBLE_DEVICES": "5"}
+    assert only_gpu(2, {})["CUDA_VISIBLE_DEVICES"] == "2"
+    with pytest.raises(InputError, match="GPU 2 was asked for"):
+        only_gpu(2, {"CUDA_VISIBLE_DEVICES": "0,1"})
+
+
+def test_closing_twice_is_safe(make: Make) -> None:
+    device = make()
+    device.close()
+    device.close()
+    assert device.warnings() == []
+
+
+def test_the_parent_side_imports_neither_torch_nor_triton() -> None:
+    code = "import sys, blockscale.executor.local; print([m for m in ('torch', 'triton', 'numpy') if m in sys.modules])"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": ":".join(sys.path)}
+    )
+    assert run.stdout.strip() == "[]"
