@@ -94,13 +94,15 @@ def _recordings() -> tuple[str, ...]:
 def _store(path: Path) -> PlaceFacts:
     from blockscale.store.filesystem import check_location
 
+    path = path.expanduser().resolve()
     problem = None
     try:
-        check_location(path.absolute(), Path("/proc/self/mounts"))
+        check_location(path, Path("/proc/self/mounts"))
     except BlockscaleError as error:
         problem = str(error)
-    used = sum(p.stat().st_size for p in (path, path.with_name(path.name + "-wal")) if p.is_file())
-    return PlaceFacts("store", path.absolute(), used, problem)
+    log = Path(f"{path}-wal")
+    used = sum(p.stat().st_size for p in (path, log) if p.is_file())
+    return PlaceFacts("store", path, used, problem)
 
 
 def _cache() -> PlaceFacts:

@@ -1,0 +1,137 @@
+"""Arguments to weights, engines and folders; the question before a run on a GPU."""
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blockscale.cli import inputs, question, tune
+from blockscale.cli.folders import nothing_left_behind, output_folders
+from blockscale.engines import InstalledEngine
+from blockscale.errors import InputError
+from blockscale.hardware import H200
+from blockscale.problem import QuantFormat, QuantScheme, WeightShape
+from blockscale.tuning.request import TuneRequest
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 32,
+    "head_dim": 128,
+}
+
+
+def a_model(folder: Path, name: str, block: int = 128, **fields: object) -> str:
+    quantised = {"quant_method": "fp8", "weight_block_size": [block, block]}
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({**LLAMA, "quantization_config": quantised, **fields}))
+    return str(path)
+
+
+def arguments(*given: str) -> argparse.Namespace:
+    return tune.build_parser().parse(list(given))
+
+
+def test_without_model_and_sizes_the_preset_is_tuned():
+    found = inputs.read_inputs(arguments())
+    assert WeightShape(2112, 7168) in found.weights
+    assert WeightShape(12288, 7168) not in found.weights
+    assert found.quant == QuantScheme()
+
+
+def test_models_are_merged_and_shared_shapes_appear_once(tmp_path):
+    a, b = a_model(tmp_path, "a"), a_model(tmp_path, "b", intermediate_size=8192)
+    alone = [inputs.read_inputs(arguments(m, "-tp", "2")).weights for m in (a, b)]
+    both = inputs.read_inputs(arguments(a, b, "-tp", "2")).weights
+    assert set(both) == set(alone[0]) | set(alone[1])
+    assert len(both) == len(set(both)) < len(alone[0]) + len(alone[1])
+
+
+def test_the_block_comes_from_the_model_unless_given(tmp_path):
+    model = a_model(tmp_path, "a", block=64)
+    assert inputs.read_inputs(arguments(model)).quant == QuantScheme(block_n=64, block_k=64)
+    found = inputs.read_inputs(arguments(model, "--block-n", "128", "--block-k", "128", "--input-type", "int8"))
+    assert found.quant == QuantScheme(QuantFormat.INT8, 128, 128)
+    assert any("64×64" in note and "not found" in note for note in found.notes)
+
+
+def test_models_in_different_blocks_are_refused(tmp_path):
+    a, b = a_model(tmp_path, "a"), a_model(tmp_path, "b", block=64)
+    with pytest.raises(InputError, match=r"128×128.*64×64"):
+        inputs.read_inputs(arguments(a, b))
+
+
+def test_a_tp_size_that_does_not_divide_names_layer_number_rule_and_way_out(tmp_path):
+    with pytest.raises(InputError) as refusal:
+        inputs.read_inputs(arguments(a_model(tmp_path, "a", intermediate_size=18432), "-tp", "32"))
+    for part in ("--tp-size 32", "gate_up_proj", "18432/32 = 576", "128", "1, 2, 4", "blockscale shapes"):
+        assert part in str(refusal.value)
+
+
+def test_engines_default_to_those_installed_else_sglang(monkeypatch):
+    monkeypatch.setattr(inputs, "installed_engines", lambda: ())
+    assert [e.name for e in inputs.chosen_engines(arguments())] == ["sglang"]
+    monkeypatch.setattr(inputs, "installed_engines", lambda: (InstalledEngine("vllm", "0.33.0", None),))
+    assert [e.name for e in inputs.chosen_engines(arguments())] == ["vllm"]
+    given = inputs.chosen_engines(arguments("--engine", "sglang", "--engine", "sglang", "--engine-version", "0.5.10"))
+    assert [(e.name, e.version) for e in given] == [("sglang", "0.5.10")]
+
+
+def test_an_engine_that_cannot_use_the_files_is_refused_if_named_and_left_out_if_not():
+    engines = inputs.chosen_engines(arguments("--engine", "sglang", "--engine", "vllm"))
+    int8 = QuantScheme(QuantFormat.INT8)
+    usable, notes = inputs.usable_engines(engines, int8, H200, explicit=False)
+    assert [e.name for e in usable] == ["sglang"]
+    assert "vllm" in notes[0]
+    with pytest.raises(InputError):
+        inputs.usable_engines(engines, int8, H200, explicit=True)
+    ampere = replace(H200, name="NVIDIA A100-SXM4-80GB", arch="sm_80")
+    with pytest.raises(InputError, match="FP8"):
+        inputs.usable_engines(engines, QuantScheme(), ampere, explicit=False)
+
+
+def test_one_engine_writes_into_the_folder_itself_several_into_one_each():
+    assert output_folders(None, ["sglang"]) == (("sglang", Path("configs/sglang")),)
+    assert output_folders(Path("out"), ["vllm"]) == (("vllm", Path("out")),)
+    assert output_folders(Path("out"), ["sglang", "vllm"])[1] == ("vllm", Path("out/vllm"))
+
+
+def test_only_a_refusal_removes_folders_and_only_empty_new_ones(tmp_path):
+    def make(error: Exception) -> None:
+        with nothing_left_behind([tmp_path / "a" / "b"]):
+            (tmp_path / "a" / "b").mkdir(parents=True)
+            raise error
+
+    with pytest.raises(InputError):
+        make(InputError("x"))
+    assert not (tmp_path / "a").exists()
+    with pytest.raises(RuntimeError):
+        make(RuntimeError("x"))
+    assert (tmp_path / "a" / "b").exists()
+    with pytest.raises(InputError), nothing_left_behind([tmp_path / "a" / "b" / "c"]):
+        raise InputError("x")
+    assert (tmp_path / "a" / "b").exists()
+
+
+@pytest.mark.parametrize("answer", ["", "y", "YES "])
+def test_yes_or_enter_starts_after_the_plan_was_shown(answer, monkeypatch, capsys):
+    monkeypatch.setattr("builtins.input", lambda prompt: answer)
+    question.confirmed(a_request(), H200)
+    assert "2112×7168" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("answer", ["n", "what?"])
+def test_anything_else_starts_nothing(answer, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda prompt: answer)
+    with pytest.raises(InputError, match="nothing was changed"):
+        question.confirmed(a_request(), H200)
+
+
+def a_request() -> TuneRequest:
+    return TuneRequest((WeightShape(2112, 7168),), (1, 16), (("sglang", Path("out")),))
