@@ -1,0 +1,1 @@
+"""Triton kernels with their launch, seeded inputs and the reference that their results are held to."""

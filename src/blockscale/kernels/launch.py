@@ -1,0 +1,236 @@
+"""From a problem and a candidate to launches. Compiling ahead and launching share one description of the arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from blockscale.kernels.fp8 import fp8_gemm, fp8_gemm_masked
+from blockscale.kernels.fp8_hopper import fp8_gemm_hopper, sum_splits
+from blockscale.kernels.fp8_unrolled import fp8_gemm_unrolled_x4
+from blockscale.kernels.grid import tile_count
+from blockscale.kernels.inputs import GemmInputs, element_dtype
+from blockscale.kernels.int8 import int8_gemm
+from blockscale.kernels.sources import kernel_sources_hash
+from blockscale.problem import Candidate, Kernel, Problem, QuantFormat, TileConfig, ceil_div
+
+__all__ = ["bind", "extra_launch_args", "forget_compiled", "kernel_sources_hash", "warm_up", "workspace_bytes"]
+
+_FUNCTIONS: dict[Kernel, Any] = {
+    Kernel.FP8: fp8_gemm,
+    Kernel.FP8_MASKED: fp8_gemm_masked,
+    Kernel.FP8_UNROLLED_X4: fp8_gemm_unrolled_x4,
+    Kernel.FP8_HOPPER: fp8_gemm_hopper,
+    Kernel.INT8: int8_gemm,
+}
+_MASK_ON_DEMAND = (Kernel.FP8, Kernel.FP8_UNROLLED_X4, Kernel.FP8_HOPPER)
+# Elements of C that one program of the reduction adds: one 16-byte load a split and thread, and for a decode step's C
+# still half as many programs as an H200 has SMs.
+_REDUCTION_BLOCK = 512
+_REDUCTION_WARPS = 4
+
+
+@dataclass(frozen=True)
+class _Operands:
+    """Tensors, or in compiling ahead the element types that stand for them."""
+
+    a: Any
+    b: Any
+    c: Any
+    a_scale: Any
+    b_scale: Any
+    workspace: Any
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """One kernel launch in full."""
+
+    function: Any
+    grid: tuple[int, ...]
+    args: tuple[Any, ...]
+    options: dict[str, object]
+
+
+def extra_launch_args(kernel: Kernel, problem: Problem, config: TileConfig) -> dict[str, object]:
+    """Keyword arguments of a launch beyond the tile sizes: what only some kernels take, and compile options.
+
+    ``needs_masking`` reaches the FP8 kernels that mask on demand and no other; options that the config leaves open are
+    left out, so that the compiler's default holds.
+    """
+    extra: dict[str, object] = {}
+    if kernel in _MASK_ON_DEMAND:
+        extra["needs_masking"] = problem.shape.K % config.block_k != 0
+    if kernel is Kernel.FP8_HOPPER:
+        extra.update(SWAP_AB=config.swap_ab, SPLIT_K=config.split_k)
+    extra.update(num_warps=config.num_warps, num_stages=config.num_stages)
+    for option in ("waves_per_eu", "matrix_instr_nonkdim", "kpack"):
+        if (value := getattr(config, option)) is not None:
+            extra[option] = value
+    extra.update((key, json.loads(text)) for key, text in config.extra)
+    return extra
+
+
+def workspace_bytes(problem: Problem, candidate: Candidate) -> int:
+    """Bytes of float32 workspace for the partial sums of a launch; 0 where K is not split."""
+    splits = candidate.config.split_k
+    return 4 * splits * _split_stride(problem) if splits > 1 else 0
+
+
+def bind(
+    problem: Problem,
+    candidate: Candidate,
+    inputs: GemmInputs,
+    out: torch.Tensor,
+    workspace: torch.Tensor | None = None,
+) -> Callable[[], None]:
+    """Check and prepare everything once; the callable returned runs the whole GEMM on the current stream.
+
+    It allocates nothing and waits for nothing, so a CUDA graph can capture it once it has run once (the first call
+    loads the kernel, and compiles it where ``warm_up`` has not). ``out`` [M, N] is contiguous, of the problem's output
+    type. ``workspace`` has at least ``workspace_bytes``, of whatever type, or is None to be allocated here.
+
+    Raises:
+        ValueError: the config would compute wrong numbers on this problem, or a tensor is not what the problem says.
+    """
+    _refuse_wrong_numbers(problem, candidate)
+    _refuse_wrong_tensors(problem, inputs, out)
+    needed = workspace_bytes(problem, candidate)
+    if workspace is None:
+        workspace = torch.empty(needed, dtype=torch.uint8, device=out.device)
+    partials = _as_partials(workspace, needed, out)
+    operands = _Operands(inputs.a, inputs.b, out, inputs.a_scale, inputs.b_scale, partials)
+    launches = [
+        (launch.function[launch.grid], launch.args, launch.options)
+        for launch in _launches(problem, candidate, operands)
+    ]
+
+    def run() -> None:
+        for start, args, options in launches:
+            start(*args, **options)
+
+    return run
+
+
+def warm_up(problem: Problem, candidate: Candidate, fp8_format: str) -> list[Any]:
+    """Compile what ``bind`` would launch, for Triton's active target, and leave it in Triton's cache.
+
+    No GPU is touched and no tensor made. Returns Triton's compiled kernels, in launch order: ``metadata.shared`` is the
+    shared memory in bytes that each needs, to be held against the device's limit, which compiling does not.
+
+    Raises:
+        ValueError: as ``bind``. Whatever else the compiler raises is passed on.
+    """
+    _refuse_wrong_numbers(problem, candidate)
+    element = element_dtype(problem.quant, fp8_format)
+    out = getattr(torch, problem.out_dtype)
+    stand_ins = _Operands(element, element, out, torch.float32, torch.float32, torch.float32)
+    return [
+        launch.function.warmup(*launch.args, grid=launch.grid, **launch.options)
+        for launch in _launches(problem, candidate, stand_ins)
+    ]
+
+
+def forget_compiled() -> None:
+    """Drop the compiled kernels that Triton keeps in memory for this process; its cache on disk stays.
+
+    A process that tries thousands of configs would otherwise hold them all. Callables from ``bind`` stay valid.
+    """
+    for function in (*_FUNCTIONS.values(), sum_splits):
+        function.device_caches.clear()
+
+
+def _split_stride(problem: Problem) -> int:
+    """Elements between the partial sums of two splits: M·N padded to whole blocks of the reduction."""
+    return ceil_div(problem.shape.M * problem.shape.N, _REDUCTION_BLOCK) * _REDUCTION_BLOCK
+
+
+def _launches(problem: Problem, candidate: Candidate, operands: _Operands) -> list[_Launch]:
+    """Every launch of a candidate.
+
+    Triton compiles a kernel anew by whether an integer is 1 or a multiple of 16, so compiling ahead needs the very
+    integers of the launch. All tensors are contiguous: strides follow from the sizes.
+    """
+    kernel, config = candidate.kernel, candidate.config
+    m, n, k = problem.shape.M, problem.shape.N, problem.shape.K
+    quant = problem.quant
+    groups = ceil_div(k, quant.block_k)
+    split = config.split_k > 1
+    result = operands.workspace if split else operands.c
+    # A row and column, B column (K) and row (N), C, As, Bs column (K) and row (N).
+    strides = (k, 1, 1, k, n, 1, groups, 1, 1, groups)
+    args = (operands.a, operands.b, result, operands.a_scale, operands.b_scale, m, n, k, quant.block_n, quant.block_k)
+    options = {
+        "BLOCK_SIZE_M": config.block_m,
+        "BLOCK_SIZE_N": config.block_n,
+        "BLOCK_SIZE_K": config.block_k,
+        "GROUP_SIZE_M": config.group_m,
+        **extra_launch_args(kernel, problem, config),
+    }
+    tiles = tile_count(problem, config)
+    if kernel is not Kernel.FP8_HOPPER:
+        return [_Launch(_FUNCTIONS[kernel], (tiles,), (*args, *strides), options)]
+    stride_split = _split_stride(problem)
+    gemm = _Launch(fp8_gemm_hopper, (tiles, config.split_k), (*args, *strides, stride_split), options)
+    if not split:
+        return [gemm]
+    reduction = _Launch(
+        sum_splits,
+        (stride_split // _REDUCTION_BLOCK,),
+        (operands.workspace, operands.c, m * n, stride_split),
+        {"SPLIT_K": config.split_k, "BLOCK": _REDUCTION_BLOCK, "num_warps": _REDUCTION_WARPS},
+    )
+    return [gemm, reduction]
+
+
+def _refuse_wrong_numbers(problem: Problem, candidate: Candidate) -> None:
+    """Configs that some kernel would take without complaint and compute garbage."""
+    kernel, config, quant = candidate.kernel, candidate.config, problem.quant
+    if (kernel is Kernel.INT8) != (quant.format is QuantFormat.INT8):
+        raise ValueError(f"{kernel} kernel on {quant.format} operands: each format has its own kernels.")
+    if quant.block_k % config.block_k:
+        raise ValueError(
+            f"BLOCK_SIZE_K = {config.block_k} does not divide block_k = {quant.block_k}: a K tile would span groups "
+            "of different scales. Take a BLOCK_SIZE_K that divides it."
+        )
+    if kernel is not Kernel.FP8_HOPPER and (config.swap_ab or config.split_k > 1):
+        raise ValueError(f"SWAP_AB and SPLIT_K are read by the {Kernel.FP8_HOPPER} kernel only, not by {kernel}.")
+    if config.split_k < 1 or config.split_k & (config.split_k - 1):
+        raise ValueError(f"SPLIT_K = {config.split_k} is no power of two.")
+
+
+def _refuse_wrong_tensors(problem: Problem, inputs: GemmInputs, out: torch.Tensor) -> None:
+    shape, quant = problem.shape, problem.quant
+    groups = ceil_div(shape.K, quant.block_k)
+    expected = {
+        "a": (inputs.a, (shape.M, shape.K)),
+        "b": (inputs.b, (shape.N, shape.K)),
+        "a_scale": (inputs.a_scale, (shape.M, groups)),
+        "b_scale": (inputs.b_scale, (ceil_div(shape.N, quant.block_n), groups)),
+        "out": (out, (shape.M, shape.N)),
+    }
+    for name, (tensor, size) in expected.items():
+        if tuple(tensor.shape) != size or not tensor.is_contiguous():
+            raise ValueError(f"{name} of shape {tuple(tensor.shape)}: {problem} needs {size}, contiguous.")
+        if tensor.data_ptr() % 16:
+            raise ValueError(f"{name} does not start at a multiple of 16 bytes, which kernels are compiled for.")
+    if str(out.dtype) != f"torch.{problem.out_dtype}":
+        raise ValueError(f"out is {out.dtype}, the problem's output type is {problem.out_dtype}.")
+    is_int8 = inputs.a.dtype == torch.int8
+    if inputs.a.dtype != inputs.b.dtype or is_int8 != (quant.format is QuantFormat.INT8):
+        raise ValueError(f"a is {inputs.a.dtype} and b {inputs.b.dtype}, the problem is {quant.format}.")
+
+
+def _as_partials(workspace: torch.Tensor, needed: int, out: torch.Tensor) -> torch.Tensor:
+    """The workspace's first ``needed`` bytes as float32."""
+    fits = workspace.is_contiguous() and workspace.nbytes >= needed and workspace.data_ptr() % 16 == 0
+    if not fits or workspace.device != out.device:
+        raise ValueError(
+            f"workspace has {workspace.nbytes} bytes on {workspace.device}; needed are {needed} contiguous bytes on "
+            f"{out.device}, at a multiple of 16."
+        )
+    return workspace.view(-1).view(torch.uint8)[:needed].view(torch.float32)
