@@ -7,9 +7,10 @@ import os
 from blockscale.errors import InputError
 from blockscale.hardware import DeviceSpec
 from blockscale.report.plan import Plan, plan_lines
+from blockscale.search import DEFAULT_TRIALS
 from blockscale.tuning.request import TuneRequest
 
-_USUAL_TRIALS = 120  # where the request sets no bound
+_STOCK_SPACE = 1280  # configs, where the strategy itself has no bound
 
 
 def confirmed(request: TuneRequest, spec: DeviceSpec) -> None:
@@ -18,7 +19,8 @@ def confirmed(request: TuneRequest, spec: DeviceSpec) -> None:
     Raises:
         InputError: the answer was no.
     """
-    plan = Plan(request, spec, candidates=request.trials or _USUAL_TRIALS, cpus=len(os.sched_getaffinity(0)))
+    usual = DEFAULT_TRIALS[request.search] or _STOCK_SPACE
+    plan = Plan(request, spec, candidates=request.trials or usual, cpus=len(os.sched_getaffinity(0)))
     print("\n".join(plan_lines(plan)))
     try:
         answer = input("Go? [Y/n] ").strip().lower()

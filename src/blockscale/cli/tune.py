@@ -17,6 +17,7 @@ from blockscale.engines.files import require_writable
 from blockscale.errors import IncompleteRunError
 from blockscale.executor.base import Device
 from blockscale.problem import OutDtype, QuantFormat
+from blockscale.space import build_space
 from blockscale.tuning.events import Note, RunSummary
 from blockscale.tuning.request import STOCK_BATCH_SIZES, TuneRequest, check_sizes, distinct_batch_sizes
 
@@ -176,10 +177,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _checked(args: argparse.Namespace, inputs: TuneInputs, engines: tuple[Engine, ...], device: Device) -> _Job:
-    """Everything that can be refused without writing anything is refused here."""
+    """Refuse all that can be refused without writing anything, an empty space of configs among it."""
     usable, notes = usable_engines(engines, inputs.quant, device.spec, explicit=bool(args.engine))
     request = _request(args, inputs, usable)
     device.prepare(request.problems())
+    for engine in usable:
+        for problem in request.problems():
+            clauses = engine.clauses(problem, device.spec)
+            build_space(problem, device.spec, hopper=engine.takes_swap_split(device.spec), clauses=clauses)
     _, repeated = distinct_batch_sizes(args.batch_sizes or STOCK_BATCH_SIZES)
     texts = [Note(text) for text in (*inputs.notes, *repeated)] + [Note(text, warning=True) for text in notes]
     if args.device_name and args.device_name != device.spec.name:
