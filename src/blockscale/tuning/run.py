@@ -46,12 +46,14 @@ def run_tune(
     device.prepare(request.problems())
     run = _Run(request, engines, device, store, observer)
     observer(RunStarted(device.spec, tuple(e.name for e in engines), len(run.jobs)))
-    with run.saving_what_is_finished():
-        for index, job in enumerate(run.jobs, start=1):
-            observer(ProblemStarted(job.engine.name, job.problem, index))
-            run.do(job)
-    for text in device.warnings():
-        observer(Note(text, warning=True))
+    run.warn()
+    try:
+        with run.saving_what_is_finished():
+            for index, job in enumerate(run.jobs, start=1):
+                observer(ProblemStarted(job.engine.name, job.problem, index))
+                run.do(job)
+    finally:
+        run.warn()
     summary = run.summary()
     observer(summary)
     return summary
@@ -87,10 +89,18 @@ class _Run:
         self.jobs = _jobs(request, engines, device, store)
         self._budget = Budget(request.time_budget_s, [job.problem for job in self.jobs])
         self._decisions: dict[tuple[str, Problem], Decision] = {}
+        self._warned: set[str] = set()
         self._open: dict[tuple[str, WeightShape], int] = defaultdict(int)
         for job in self.jobs:
             self._open[job.engine.name, job.problem.shape.weight] += 1
         store.register(device.environment, device.spec)
+
+    def warn(self) -> None:
+        """Say what the device has to say and has not said yet."""
+        for text in self._device.warnings():
+            if text not in self._warned:
+                self._warned.add(text)
+                self._observe(Note(text, warning=True))
 
     def do(self, job: Job) -> None:
         """Tune one job, and write its weight's file if it was the last one open."""
