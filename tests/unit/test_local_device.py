@@ -9,6 +9,7 @@ import pytest
 
 from blockscale.errors import IncompleteRunError, InputError
 from blockscale.executor.local import LocalDevice, LocalSettings, only_gpu
+from blockscale.measure.child import Child
 from blockscale.measure.compile_pool import PoolSettings
 from blockscale.measure.process import Limits
 from blockscale.problem import (
@@ -260,3 +261,19 @@ def test_the_parent_side_imports_neither_torch_nor_triton() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": ":".join(sys.path)}
     )
     assert run.stdout.strip() == "[]"
+
+
+def test_an_interrupted_request_leaves_no_answer_for_the_next_one(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = make()
+    real = Child.receive
+
+    def interrupted(self: Child, timeout_s: float) -> object:
+        monkeypatch.setattr(Child, "receive", real)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Child, "receive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        device.prepare([PROBLEM])
+    assert device.warnings() == []  # its process is gone; the next request starts another
+    (trial,) = device.screen(PROBLEM, [candidate(1)])
+    assert trial.samples_us == (3.0,) * 5

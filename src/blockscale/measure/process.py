@@ -162,7 +162,9 @@ class MeasuringProcess:
         child = self._running()
         try:
             answer = child.ask(request, limit_s)
-        except (ChildTimeoutError, ChildDiedError):
+        except ChildRaisedError:
+            raise
+        except BaseException:  # after Ctrl-C, too: its late answer would be taken for the next request's
             self.discard()
             raise
         if isinstance(request, Screen | Finals):
@@ -191,7 +193,7 @@ class MeasuringProcess:
         child = Child(self._target)
         try:
             child.receive(self._limits.start_s)
-        except ChildError:
+        except BaseException:
             child.kill()
             raise
         return child
