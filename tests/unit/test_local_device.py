@@ -148,7 +148,7 @@ def notes(folder: Path, word: str) -> list[str]:
 
 
 def test_whatever_a_candidate_does_costs_its_own_trial_only(make: Make, tmp_path: Path) -> None:
-    device = make(limit_s=0.5)
+    device = make(limit_s=2.0)
     groups = [1, HANGS, 2, DIES, 3, POISONS, 4, WRONG, NO_COMPILE, 5]
     trials = list(device.screen(PROBLEM, [candidate(g) for g in groups]))
     assert [t.candidate.config.group_m for t in trials] == groups
@@ -157,7 +157,7 @@ def test_whatever_a_candidate_does_costs_its_own_trial_only(make: Make, tmp_path
     ]  # fmt: skip
     assert all(t.phase is Phase.SCREEN for t in trials)
     assert "died with signal 6" in trials[3].message
-    assert trials[1].message == "no result within 0.5 s; the process was replaced"
+    assert trials[1].message == "no result within 2 s; the process was replaced"
     assert trials[8].compile_s == 1.5
     assert all(t.elapsed_s > 0 for t in trials)
     assert len(notes(tmp_path, "start")) == 4  # the first, and one after each loss
@@ -236,6 +236,12 @@ def test_no_gpu_and_no_torch_are_one_message_each(make: Make) -> None:
         make("open_without_gpu")
     with pytest.raises(InputError, match=r"pip install \"blockscale\[gpu\]\".*--device recorded:h200"):
         make("open_without_torch")
+
+
+def test_a_cache_that_cannot_be_made_is_refused(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    with pytest.raises(InputError, match=r"cache, cannot be made .*XDG_CACHE_HOME"):
+        make()
 
 
 def test_the_process_sees_one_gpu_of_those_that_are_visible(make: Make, tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ def open_fake(options):
                 raise KeyError("a mistake of ours")
             case 13:
                 return CompileOutcome(TrialStatus.OUT_OF_RESOURCES, "shared memory")
+            case 15:
+                raise OSError(28, "No space left on device")
             case 14:
                 (options.cache_dir / "visible").write_text(repr(os.environ["CUDA_VISIBLE_DEVICES"]))
         return CompileOutcome(TrialStatus.OK, "", 0.5)
@@ -48,7 +50,7 @@ def open_dying(options):
     os._exit(3)
 """
 
-HANGS, DIES, RAISES, TOO_LARGE, REPORTS = 10, 11, 12, 13, 14
+HANGS, DIES, RAISES, TOO_LARGE, REPORTS, NO_SPACE = 10, 11, 12, 13, 14, 15
 PROBLEM = Problem(GemmShape(16, 2112, 7168))
 
 
@@ -77,14 +79,14 @@ def compiled(folder: Path) -> list[str]:
 
 
 def test_every_end_of_a_compiler_is_an_outcome_and_the_rest_goes_on(pool_of, tmp_path: Path) -> None:
-    pool = pool_of(time_limit_s=0.5)
+    pool = pool_of(time_limit_s=2.0)
     stages = [3, HANGS, 4, DIES, 5, TOO_LARGE, 6]
     outcomes = [future.result(WAIT_S) for future in [pool.submit(PROBLEM, candidate(n)) for n in stages]]
     ok = TrialStatus.OK
     assert [outcome.status for outcome in outcomes] == [
         ok, TrialStatus.COMPILE_TIMEOUT, ok, TrialStatus.COMPILE_ERROR, ok, TrialStatus.OUT_OF_RESOURCES, ok
     ]  # fmt: skip
-    assert outcomes[1].message == "not compiled within 0.5 s"
+    assert outcomes[1].message == "not compiled within 2 s"
     assert "died with signal 11" in outcomes[3].message
     assert outcomes[0].compile_s == 0.5
 
@@ -94,6 +96,11 @@ def test_a_mistake_of_ours_in_a_compile_process_is_not_hidden(pool_of) -> None:
     with pytest.raises(RuntimeError, match="a mistake of ours"):
         pool.submit(PROBLEM, candidate(RAISES)).result(WAIT_S)
     assert pool.submit(PROBLEM, candidate(3)).result(WAIT_S).status is TrialStatus.OK
+
+
+def test_a_full_disk_is_no_candidates_fault(pool_of) -> None:
+    with pytest.raises(IncompleteRunError, match=r"No space left on device.*XDG_CACHE_HOME.*goes on from here"):
+        pool_of().submit(PROBLEM, candidate(NO_SPACE)).result(WAIT_S)
 
 
 def test_a_config_is_compiled_once_for_all_problems_of_its_class(pool_of, tmp_path: Path) -> None:
@@ -114,7 +121,7 @@ def test_processes_are_recycled(pool_of, tmp_path: Path) -> None:
 
 
 def test_a_cancelled_compilation_is_never_made(pool_of, tmp_path: Path) -> None:
-    pool = pool_of(time_limit_s=0.5)
+    pool = pool_of(time_limit_s=2.0)
     blocked = pool.submit(PROBLEM, candidate(HANGS))
     queued = pool.submit(PROBLEM, candidate(4))
     assert queued.cancel()

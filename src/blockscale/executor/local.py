@@ -83,13 +83,19 @@ class LocalDevice:
         """Start the measuring process and ask it what the GPU is.
 
         Raises:
-            InputError: no such GPU, no GPU at all, or torch and Triton are missing.
+            InputError: no such GPU, no GPU at all, torch and Triton are missing, or no place for compiled kernels.
             IncompleteRunError: the process does not start.
         """
         settings = settings or LocalSettings()
         self._cache_dir = settings.cache_dir.absolute()
         environment = {**only_gpu(settings.gpu_index), "TRITON_CACHE_DIR": str(self._cache_dir)}
-        self._cache_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            self._cache_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"the folder for compiled kernels, {self._cache_dir}, cannot be made ({error.strerror}): set "
+                "XDG_CACHE_HOME to a place that can be written."
+            ) from error
         prune(self._cache_dir)
         self._process = MeasuringProcess(ChildTarget(settings.worker, environment=environment), settings.limits)
         self._description = self._process.describe()

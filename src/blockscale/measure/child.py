@@ -88,7 +88,8 @@ class Child:
         paths = [root, target.environment.get("PYTHONPATH", ""), os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
         return subprocess.Popen(
-            [sys.executable, "-m", "blockscale.measure.child_main", target.function, str(fd), str(os.getpid())],
+            # -P: a folder named like a package where the user happens to stand must not be imported.
+            [sys.executable, "-P", "-m", "blockscale.measure.child_main", target.function, str(fd), str(os.getpid())],
             env=environment,
             pass_fds=[fd],
             stdin=subprocess.DEVNULL,
@@ -150,7 +151,8 @@ class Child:
         self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, self._stderr.tell() - _STDERR_TAIL_BYTES))
         lines = [line.strip() for line in self._stderr.read().decode(errors="replace").splitlines() if line.strip()]
-        return next((line for line in lines if "ERROR" in line or "Error" in line), lines[-1] if lines else "")
+        errors = [line for line in lines if "ERROR" in line or "Error" in line]
+        return (errors or lines or [""])[-1]
 
     @property
     def alive(self) -> bool:

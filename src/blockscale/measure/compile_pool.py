@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 GPU_EXTRA_HINT = 'pip install "blockscale[gpu]"'
 _MAX_FAILED_STARTS = 3
+_OS_ERRORS = ("OSError", "PermissionError", "FileNotFoundError", "BlockingIOError", "NotADirectoryError")
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class CompileOptions:
 @dataclass(frozen=True)
 class PoolSettings:
     """Sizes and limits of the pool. A process holds 120-240 MB and is replaced after ``recycle_after`` compilations,
-    since Triton keeps every kernel it compiled."""
+    since Triton keeps every kernel it compiled. More than 32 outrun any GPU that measures what they made."""
 
-    workers: int = field(default_factory=lambda: max(1, len(os.sched_getaffinity(0)) - 1))
+    workers: int = field(default_factory=lambda: min(32, max(1, len(os.sched_getaffinity(0)) - 1)))
     time_limit_s: float = 60.0
     start_limit_s: float = 180.0
     recycle_after: int = 200
@@ -223,13 +224,22 @@ class CompilePool:
         except ChildDiedError as error:
             outcome = CompileOutcome(TrialStatus.COMPILE_ERROR, f"the compiler process {error}", spent_s)
         except ChildRaisedError as error:
-            log.error("compile process: %s", error.traceback)
-            job.future.set_exception(RuntimeError(f"the compile process raised {error}"))
+            job.future.set_exception(self._broken(error))
             return
         worker.done += 1
         if not worker.child.alive or worker.done >= self._settings.recycle_after:
             self._drop(worker)
         job.future.set_result(outcome)
+
+    def _broken(self, error: ChildRaisedError) -> Exception:
+        """What an exception outside of any candidate means: the disk failed, or this package has a mistake."""
+        if error.type_name in _OS_ERRORS:
+            return IncompleteRunError(
+                f"the compiler cannot use its cache in {self._options.cache_dir} ({error.message}): make room there or "
+                "set XDG_CACHE_HOME to another place; the same command goes on from here."
+            )
+        log.error("compile process: %s", error.traceback)
+        return RuntimeError(f"the compile process raised {error}")
 
     def _collect_start(self, worker: _Worker) -> None:
         try:

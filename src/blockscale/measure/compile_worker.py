@@ -44,7 +44,7 @@ def open_compiler(options: CompileOptions) -> Callable[[CompileRequest], Compile
     def attempt(problem: Problem, candidate: Candidate) -> CompileOutcome:
         try:
             compiled = warm_up(problem, candidate, spec.fp8_format)
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, OSError):  # the cache or the disk, not the candidate
             raise
         except Exception as error:
             if isinstance(error, ValueError) and raised_by_us(error):  # a config that would compute wrong numbers
