@@ -9,7 +9,7 @@ from blockscale.errors import InputError
 from blockscale.kernels.inputs import GemmInputs
 from blockscale.kernels.reference import reference
 from blockscale.measure.conditions import UnknownConditions
-from blockscale.measure.rotation import SCREEN_SEED, InputOptions, RotationPool, refuse_too_large
+from blockscale.measure.rotation import SCREEN_SEED, InputOptions, RotationPool, needed_bytes, refuse_too_large
 from blockscale.measure.session import Session
 from blockscale.measure.timing import Launch, launches_per_replay, round_orders, set_count
 from blockscale.problem import Candidate, GemmShape, Kernel, OutDtype, Problem, TileConfig, TrialStatus
@@ -225,6 +225,13 @@ def test_one_pass_over_the_sets_is_larger_than_twice_the_l2_cache() -> None:
     assert sum(t.nbytes for t in tensors) > 2 * L2_BYTES
     assert len({t.data_ptr() for t in tensors}) == len(tensors)
     assert all(t.data_ptr() % 16 == 0 for t in tensors)  # as kernels are compiled for
+
+
+@pytest.mark.parametrize("m", [1, 64, 4096, 65536])
+@pytest.mark.parametrize(("n", "k"), [(24576, 1536), (2112, 7168), (512, 512), (32768, 8192)])
+def test_measuring_takes_at_most_four_gib_beyond_the_problems_own_tensors(m: int, n: int, k: int) -> None:
+    problem = Problem(GemmShape(m, n, k))
+    assert needed_bytes(problem, 4096, 60 << 20) - problem.bytes_moved <= 4 << 30
 
 
 def test_what_does_not_fit_into_gpu_memory_is_refused_before_anything_is_measured() -> None:

@@ -12,6 +12,8 @@ from typing import Protocol
 
 from blockscale.problem import Problem, ceil_div
 
+_ENOUGH_ALONE_BYTES = 1 << 30
+
 Launch = Callable[[], None]
 """Starts one whole GEMM on the current stream."""
 
@@ -60,8 +62,11 @@ def touched_bytes(problem: Problem) -> int:
 def set_count(problem: Problem, l2_bytes: int, most: int = 256) -> int:
     """How many input sets to rotate: one pass touches more than twice the L2 cache; at least 2, at most ``most``.
 
-    Matrices so small that ``most`` sets still fit into L2 are served from L2 by a real model too.
+    Matrices so small that ``most`` sets still fit into L2 are served from L2 by a real model too. One launch that
+    touches a GiB replaces the whole cache many times over, and a second set would only take memory.
     """
+    if touched_bytes(problem) >= _ENOUGH_ALONE_BYTES:
+        return 1
     return min(most, max(2, 2 * l2_bytes // touched_bytes(problem) + 1))
 
 
