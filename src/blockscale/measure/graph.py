@@ -25,6 +25,8 @@ class GraphReplay:
         behind it has been launched, and the wait would be measured along.
         """
         events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+        # Outputs are filled and compared on the caller's stream; the graph's own does not wait for it by itself.
+        self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             self._graph.replay()
             events[0].record()
