@@ -1,4 +1,4 @@
-"""Kernels on a real GPU, at the sizes models have: right, the same bits twice, and within the bound with room to spare."""
+"""Kernels on a real GPU, at the sizes models have: right, and the same bits twice."""
 
 import pytest
 import torch
