@@ -16,6 +16,9 @@ from typing import Any
 
 from blockscale.errors import InputError
 
+# Kernels index elements with signed 32-bit integers.
+LARGEST_OFFSET = 2**31 - 1
+
 
 def ceil_div(a: int, b: int) -> int:
     """Smallest integer not below ``a / b``."""
@@ -132,6 +135,14 @@ class Problem:
         """Fewest bytes through device memory: each operand read once, C written once, scales left out."""
         s = self.shape
         return s.N * s.K + s.M * s.K + s.M * s.N * self.out_dtype.bytes
+
+    def beyond_offsets(self) -> str | None:
+        """Which matrix has more elements than kernels can index, in words; None where none has."""
+        s = self.shape
+        for what, elements in (("M·K", s.M * s.K), ("M·N", s.M * s.N), ("N·K", s.N * s.K)):
+            if elements > LARGEST_OFFSET:
+                return f"{what} = {elements:,} elements, but kernels index with 32 bits (at most {LARGEST_OFFSET:,})"
+        return None
 
     def __str__(self) -> str:
         return str(self.shape)

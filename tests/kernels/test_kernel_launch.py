@@ -46,7 +46,7 @@ def test_hopper_and_amd_keys_reach_the_launch():
 
 def test_workspace_holds_a_float32_for_each_element_and_split():
     split = Candidate(Kernel.FP8_HOPPER, CONFIG.with_(split_k=8))
-    assert 4 * 8 * 3 * 130 <= workspace_bytes(PROBLEM, split) <= 4 * 8 * (3 * 130 + 512)
+    assert workspace_bytes(PROBLEM, split) == 4 * 8 * 3 * 130
     assert workspace_bytes(PROBLEM, Candidate(Kernel.FP8_HOPPER, CONFIG.with_(swap_ab=True))) == 0
 
 
@@ -66,6 +66,21 @@ def test_configs_that_would_compute_wrong_numbers_are_refused(message):
         bound(problem, kernel, config)
     with pytest.raises(ValueError, match=message):
         warm_up(problem, Candidate(kernel, config), "float8_e4m3fn")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "split", "message"),
+    [
+        ((4_610_048, 4096, 256), 1, "M·N = 18"),
+        ((300_000, 64, 8192), 1, "M·K = 2,4"),
+        ((1, 65536, 65536), 1, "N·K = 4,2"),
+        ((65536, 8192, 512), 8, "partial sums beyond"),
+    ],
+)
+def test_matrices_beyond_32_bit_offsets_are_refused_before_a_launch(sizes, split, message):
+    problem = Problem(GemmShape(*sizes))
+    with pytest.raises(ValueError, match=message):
+        warm_up(problem, Candidate(Kernel.FP8_HOPPER, CONFIG.with_(split_k=split)), "float8_e4m3fn")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from blockscale.kernels.inputs import make_inputs
-from blockscale.kernels.reference import check, reference, tolerance
+from blockscale.kernels.reference import Reference, check, reference, tolerance
 from blockscale.problem import GemmShape, OutDtype, Problem, QuantFormat, QuantScheme, TrialStatus
 
 PROBLEMS = [
@@ -139,3 +139,14 @@ def test_an_output_of_another_shape_is_a_programming_error(setting):
     problem, _, expected, out = setting
     with pytest.raises(ValueError, match="shape"):
         check(out[:, :-1], expected, problem)
+
+
+@pytest.mark.parametrize("out_dtype", list(OutDtype))
+def test_a_check_leaves_the_output_as_it_was(out_dtype):
+    problem = Problem(GemmShape(8, 64, 256), out_dtype=out_dtype)
+    exact = reference(make_inputs(problem, "float8_e4m3fn", seed=1), problem)
+    single = Reference(exact.exact.float(), exact.magnitude.float())  # as a GPU computes it
+    out = single.exact.to(getattr(torch, out_dtype))
+    before = out.clone()
+    assert check(out, single, problem).ok
+    assert torch.equal(out, before)

@@ -16,7 +16,7 @@ from blockscale.engines.rules import (
     fp8_refusal,
 )
 from blockscale.hardware import DeviceSpec, Vendor
-from blockscale.problem import Kernel, Problem, QuantFormat, QuantScheme, TileConfig, WeightShape
+from blockscale.problem import LARGEST_OFFSET, Kernel, Problem, QuantFormat, QuantScheme, TileConfig, WeightShape
 from blockscale.space import Clause, launch_grid
 
 # The kernel masks K on demand and steps the scales by BLOCK_SIZE_K // block_k groups a tile, which is none when
@@ -28,8 +28,6 @@ FIRST_WITH_GFX1250 = "0.5.19"  # a kernel of its own, launched with one stage
 FIRST_WITH_HOPPER = "0.5.21"  # SWAP_AB and SPLIT_K
 # The test for the unrolled AMD kernel has no return statement up to 0.5.23: serving never takes it (#37682, open).
 FIRST_DISPATCHING_UNROLLED: str | None = None
-
-_LARGEST_OFFSET = 2**31 - 1
 
 
 @register
@@ -94,7 +92,7 @@ class SGLang(Engine):
             if config.split_k & (config.split_k - 1):
                 return f"SPLIT_K = {config.split_k} is no power of two, which the launch asserts"
             # Partial sums are addressed with 32-bit offsets: split · M · N.
-            if config.split_k * problem.shape.M * problem.shape.N > _LARGEST_OFFSET:
+            if config.split_k * problem.shape.M * problem.shape.N > LARGEST_OFFSET:
                 return f"SPLIT_K·M·N = {config.split_k * problem.shape.M * problem.shape.N} exceeds 32-bit offsets"
             return None
 

@@ -18,7 +18,6 @@ from blockscale.measure.protocol import GpuInfo, Measured
 from blockscale.problem import Candidate, Environment, Phase, Problem, QuantFormat, Trial, TrialStatus
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-_LARGEST_INT32 = 2**31 - 1
 _LABEL_WARNINGS = {
     "power_capped": "the GPU ran into its power limit while timing: times hold for this limit.",
     "thermal": "the GPU slowed down for heat while timing: some times are too long; cool it and tune again.",
@@ -191,9 +190,5 @@ def _refuse_unsupported(problem: Problem, spec: DeviceSpec) -> None:
             f"{spec.name} ({spec.arch}) has no FP8 type that Triton compiles for it: tune with --input-type int8, or "
             "on a GPU of compute capability 8.9 and later, gfx94x, gfx95x or gfx12xx."
         )
-    shape = problem.shape
-    if max(shape.M, shape.N, shape.K) > _LARGEST_INT32 or shape.N * shape.K > _LARGEST_INT32:
-        raise InputError(
-            f"{problem} is beyond the kernels' offsets: M must be below 2^31 and N·K at most 2^31 - 1 elements; "
-            "give the shape that one GPU holds."
-        )
+    if reason := problem.beyond_offsets():
+        raise InputError(f"{problem}: {reason}; give the shape that one GPU holds.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blockscale.kernels.tiles import load_tile, store_tile, tile_of_program, wrapped
+from blockscale.kernels.tiles import load_tile, operand_pointers, store_tile, tile_of_program
 
 
 # fmt: off
@@ -22,18 +22,15 @@ def fp8_gemm(
     BLOCK_SIZE_M: tl.constexpr, BLOCK_SIZE_N: tl.constexpr, BLOCK_SIZE_K: tl.constexpr, GROUP_SIZE_M: tl.constexpr,
     needs_masking: tl.constexpr,
 ):
-    # fmt: on
     """Mask the K tail only with ``needs_masking``, which the caller sets where BLOCK_SIZE_K does not divide K."""
-    pid_m, pid_n = tile_of_program(tl.program_id(0), M, N, BLOCK_SIZE_M, BLOCK_SIZE_N, GROUP_SIZE_M)
-    rows = wrapped(pid_m * BLOCK_SIZE_M, M, BLOCK_SIZE_M)
-    columns = wrapped(pid_n * BLOCK_SIZE_N, N, BLOCK_SIZE_N)
+    tile_row, tile_column = tile_of_program(tl.program_id(0), M, N, BLOCK_SIZE_M, BLOCK_SIZE_N, GROUP_SIZE_M)
+    a_ptrs, b_ptrs, as_ptrs, bs_ptrs = operand_pointers(
+        A, B, As, Bs, tile_row, tile_column, M, N, group_n,
+        stride_am, stride_ak, stride_bk, stride_bn, stride_As_m, stride_Bs_n, BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K,
+    )
+    # fmt: on
     depth = tl.arange(0, BLOCK_SIZE_K)
-    a_ptrs = A + rows[:, None] * stride_am + depth[None, :] * stride_ak
-    b_ptrs = B + depth[:, None] * stride_bk + columns[None, :] * stride_bn
-    as_ptrs = As + rows * stride_As_m
-    bs_ptrs = Bs + (columns // group_n) * stride_Bs_n
     tiles_per_group = group_k // BLOCK_SIZE_K
-    left_in_group = tiles_per_group
 
     acc = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=tl.float32)
     for k in range(tl.cdiv(K, BLOCK_SIZE_K)):
@@ -42,17 +39,14 @@ def fp8_gemm(
         b = load_tile(b_ptrs, inside[:, None], needs_masking)
         a_s = tl.load(as_ptrs)
         b_s = tl.load(bs_ptrs)
+        group_ends = tl.where((k + 1) % tiles_per_group == 0, 1, 0)
         acc += tl.dot(a, b) * a_s[:, None] * b_s[None, :]
         a_ptrs += BLOCK_SIZE_K * stride_ak
         b_ptrs += BLOCK_SIZE_K * stride_bk
-        left_in_group -= 1
-        group_ends = (left_in_group == 0).to(tl.int32)
-        left_in_group += group_ends * tiles_per_group
         as_ptrs += group_ends * stride_As_k
         bs_ptrs += group_ends * stride_Bs_k
 
-    store_tile(C, acc, pid_m * BLOCK_SIZE_M, pid_n * BLOCK_SIZE_N, M, N, stride_cm, stride_cn,
-               BLOCK_SIZE_M, BLOCK_SIZE_N)  # fmt: skip
+    store_tile(C, acc, tile_row, tile_column, M, N, stride_cm, stride_cn, BLOCK_SIZE_M, BLOCK_SIZE_N)
 
 
 # fmt: off
@@ -63,16 +57,14 @@ def fp8_gemm_masked(
     stride_As_m, stride_As_k, stride_Bs_k, stride_Bs_n,
     BLOCK_SIZE_M: tl.constexpr, BLOCK_SIZE_N: tl.constexpr, BLOCK_SIZE_K: tl.constexpr, GROUP_SIZE_M: tl.constexpr,
 ):
-    # fmt: on
     """Mask every K tile and find each tile's scales by division, whatever K is: its cost is part of what is tuned."""
-    pid_m, pid_n = tile_of_program(tl.program_id(0), M, N, BLOCK_SIZE_M, BLOCK_SIZE_N, GROUP_SIZE_M)
-    rows = wrapped(pid_m * BLOCK_SIZE_M, M, BLOCK_SIZE_M)
-    columns = wrapped(pid_n * BLOCK_SIZE_N, N, BLOCK_SIZE_N)
+    tile_row, tile_column = tile_of_program(tl.program_id(0), M, N, BLOCK_SIZE_M, BLOCK_SIZE_N, GROUP_SIZE_M)
+    a_ptrs, b_ptrs, as_ptrs, bs_ptrs = operand_pointers(
+        A, B, As, Bs, tile_row, tile_column, M, N, group_n,
+        stride_am, stride_ak, stride_bk, stride_bn, stride_As_m, stride_Bs_n, BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K,
+    )
+    # fmt: on
     depth = tl.arange(0, BLOCK_SIZE_K)
-    a_ptrs = A + rows[:, None] * stride_am + depth[None, :] * stride_ak
-    b_ptrs = B + depth[:, None] * stride_bk + columns[None, :] * stride_bn
-    as_ptrs = As + rows * stride_As_m
-    bs_ptrs = Bs + (columns // group_n) * stride_Bs_n
 
     acc = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=tl.float32)
     for k in range(tl.cdiv(K, BLOCK_SIZE_K)):
@@ -86,5 +78,4 @@ def fp8_gemm_masked(
         a_ptrs += BLOCK_SIZE_K * stride_ak
         b_ptrs += BLOCK_SIZE_K * stride_bk
 
-    store_tile(C, acc, pid_m * BLOCK_SIZE_M, pid_n * BLOCK_SIZE_N, M, N, stride_cm, stride_cn,
-               BLOCK_SIZE_M, BLOCK_SIZE_N)  # fmt: skip
+    store_tile(C, acc, tile_row, tile_column, M, N, stride_cm, stride_cn, BLOCK_SIZE_M, BLOCK_SIZE_N)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from blockscale.kernels.grid import grid_fits_compute_units
-from blockscale.kernels.tiles import load_tile, store_tile, tile_of_program, wrapped
+from blockscale.kernels.tiles import load_tile, operand_pointers, store_tile, tile_of_program
 
 __all__ = ["fp8_gemm_unrolled_x4", "grid_fits_compute_units"]
 
@@ -21,18 +21,16 @@ def fp8_gemm_unrolled_x4(
     BLOCK_SIZE_M: tl.constexpr, BLOCK_SIZE_N: tl.constexpr, BLOCK_SIZE_K: tl.constexpr, GROUP_SIZE_M: tl.constexpr,
     needs_masking: tl.constexpr,
 ):
-    # fmt: on
     """Same sum as ``fp8_gemm``. Up to three K tiles that are left after the unrolled steps are taken one by one, so
     nothing is read past a row's end and every tile gets the scales of its own group.
     """
-    pid_m, pid_n = tile_of_program(tl.program_id(0), M, N, BLOCK_SIZE_M, BLOCK_SIZE_N, GROUP_SIZE_M)
-    rows = wrapped(pid_m * BLOCK_SIZE_M, M, BLOCK_SIZE_M)
-    columns = wrapped(pid_n * BLOCK_SIZE_N, N, BLOCK_SIZE_N)
+    tile_row, tile_column = tile_of_program(tl.program_id(0), M, N, BLOCK_SIZE_M, BLOCK_SIZE_N, GROUP_SIZE_M)
+    a_ptrs, b_ptrs, as_ptrs, bs_ptrs = operand_pointers(
+        A, B, As, Bs, tile_row, tile_column, M, N, group_n,
+        stride_am, stride_ak, stride_bk, stride_bn, stride_As_m, stride_Bs_n, BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K,
+    )
+    # fmt: on
     depth = tl.arange(0, BLOCK_SIZE_K)
-    a_ptrs = A + rows[:, None] * stride_am + depth[None, :] * stride_ak
-    b_ptrs = B + depth[:, None] * stride_bk + columns[None, :] * stride_bn
-    as_ptrs = As + rows * stride_As_m
-    bs_ptrs = Bs + (columns // group_n) * stride_Bs_n
     tiles = tl.cdiv(K, BLOCK_SIZE_K)
     unrolled_tiles = tiles // 4 * 4
 
@@ -59,5 +57,4 @@ def fp8_gemm_unrolled_x4(
         a_ptrs += BLOCK_SIZE_K * stride_ak
         b_ptrs += BLOCK_SIZE_K * stride_bk
 
-    store_tile(C, acc, pid_m * BLOCK_SIZE_M, pid_n * BLOCK_SIZE_N, M, N, stride_cm, stride_cn,
-               BLOCK_SIZE_M, BLOCK_SIZE_N)  # fmt: skip
+    store_tile(C, acc, tile_row, tile_column, M, N, stride_cm, stride_cn, BLOCK_SIZE_M, BLOCK_SIZE_N)

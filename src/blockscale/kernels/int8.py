@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blockscale.kernels.tiles import load_tile, store_tile, tile_of_program, wrapped
+from blockscale.kernels.tiles import load_tile, operand_pointers, store_tile, tile_of_program
 
 
 # fmt: off
@@ -17,17 +17,14 @@ def int8_gemm(
     stride_As_m, stride_As_k, stride_Bs_k, stride_Bs_n,
     BLOCK_SIZE_M: tl.constexpr, BLOCK_SIZE_N: tl.constexpr, BLOCK_SIZE_K: tl.constexpr, GROUP_SIZE_M: tl.constexpr,
 ):
-    # fmt: on
     """Same sum as the FP8 kernels; every K tile is masked and BLOCK_SIZE_K must divide ``group_k``."""
-    pid_m, pid_n = tile_of_program(tl.program_id(0), M, N, BLOCK_SIZE_M, BLOCK_SIZE_N, GROUP_SIZE_M)
-    rows = wrapped(pid_m * BLOCK_SIZE_M, M, BLOCK_SIZE_M)
-    columns = wrapped(pid_n * BLOCK_SIZE_N, N, BLOCK_SIZE_N)
+    tile_row, tile_column = tile_of_program(tl.program_id(0), M, N, BLOCK_SIZE_M, BLOCK_SIZE_N, GROUP_SIZE_M)
+    a_ptrs, b_ptrs, as_ptrs, bs_ptrs = operand_pointers(
+        A, B, As, Bs, tile_row, tile_column, M, N, group_n,
+        stride_am, stride_ak, stride_bk, stride_bn, stride_As_m, stride_Bs_n, BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K,
+    )
+    # fmt: on
     depth = tl.arange(0, BLOCK_SIZE_K)
-    a_ptrs = A + rows[:, None] * stride_am + depth[None, :] * stride_ak
-    b_ptrs = B + depth[:, None] * stride_bk + columns[None, :] * stride_bn
-    as_ptrs = As + rows * stride_As_m
-    bs_ptrs = Bs + (columns // group_n) * stride_Bs_n
-
     acc = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=tl.float32)
     for k in range(tl.cdiv(K, BLOCK_SIZE_K)):
         inside = depth < K - k * BLOCK_SIZE_K
@@ -40,5 +37,4 @@ def int8_gemm(
         a_ptrs += BLOCK_SIZE_K * stride_ak
         b_ptrs += BLOCK_SIZE_K * stride_bk
 
-    store_tile(C, acc, pid_m * BLOCK_SIZE_M, pid_n * BLOCK_SIZE_N, M, N, stride_cm, stride_cn,
-               BLOCK_SIZE_M, BLOCK_SIZE_N)  # fmt: skip
+    store_tile(C, acc, tile_row, tile_column, M, N, stride_cm, stride_cn, BLOCK_SIZE_M, BLOCK_SIZE_N)

@@ -16,7 +16,7 @@ from blockscale.kernels.grid import tile_count
 from blockscale.kernels.inputs import GemmInputs, element_dtype
 from blockscale.kernels.int8 import int8_gemm
 from blockscale.kernels.sources import kernel_sources_hash
-from blockscale.problem import Candidate, Kernel, Problem, QuantFormat, TileConfig, ceil_div
+from blockscale.problem import LARGEST_OFFSET, Candidate, Kernel, Problem, QuantFormat, TileConfig, ceil_div
 
 __all__ = ["bind", "extra_launch_args", "forget_compiled", "kernel_sources_hash", "warm_up", "workspace_bytes"]
 
@@ -28,10 +28,8 @@ _FUNCTIONS: dict[Kernel, Any] = {
     Kernel.INT8: int8_gemm,
 }
 _MASK_ON_DEMAND = (Kernel.FP8, Kernel.FP8_UNROLLED_X4, Kernel.FP8_HOPPER)
-# Elements of C that one program of the reduction adds: one 16-byte load a split and thread, and for a decode step's C
-# still half as many programs as an H200 has SMs.
-_REDUCTION_BLOCK = 512
-_REDUCTION_WARPS = 4
+# Elements of C that one program of the reduction adds, as in SGLang: it is part of what SPLIT_K costs.
+_REDUCTION_BLOCK = 256
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def extra_launch_args(kernel: Kernel, problem: Problem, config: TileConfig) -> d
 def workspace_bytes(problem: Problem, candidate: Candidate) -> int:
     """Bytes of float32 workspace for the partial sums of a launch; 0 where K is not split."""
     splits = candidate.config.split_k
-    return 4 * splits * _split_stride(problem) if splits > 1 else 0
+    return 4 * splits * problem.shape.M * problem.shape.N if splits > 1 else 0
 
 
 def bind(
@@ -144,11 +142,6 @@ def forget_compiled() -> None:
         function.device_caches.clear()
 
 
-def _split_stride(problem: Problem) -> int:
-    """Elements between the partial sums of two splits: M·N padded to whole blocks of the reduction."""
-    return ceil_div(problem.shape.M * problem.shape.N, _REDUCTION_BLOCK) * _REDUCTION_BLOCK
-
-
 def _launches(problem: Problem, candidate: Candidate, operands: _Operands) -> list[_Launch]:
     """Every launch of a candidate.
 
@@ -174,15 +167,14 @@ def _launches(problem: Problem, candidate: Candidate, operands: _Operands) -> li
     tiles = tile_count(problem, config)
     if kernel is not Kernel.FP8_HOPPER:
         return [_Launch(_FUNCTIONS[kernel], (tiles,), (*args, *strides), options)]
-    stride_split = _split_stride(problem)
-    gemm = _Launch(fp8_gemm_hopper, (tiles, config.split_k), (*args, *strides, stride_split), options)
+    gemm = _Launch(fp8_gemm_hopper, (tiles, config.split_k), (*args, *strides), options)
     if not split:
         return [gemm]
     reduction = _Launch(
         sum_splits,
-        (stride_split // _REDUCTION_BLOCK,),
-        (operands.workspace, operands.c, m * n, stride_split),
-        {"SPLIT_K": config.split_k, "BLOCK": _REDUCTION_BLOCK, "num_warps": _REDUCTION_WARPS},
+        (ceil_div(m * n, _REDUCTION_BLOCK),),
+        (operands.workspace, operands.c, m * n),
+        {"SPLIT_K": config.split_k, "BLOCK": _REDUCTION_BLOCK},
     )
     return [gemm, reduction]
 
@@ -199,6 +191,10 @@ def _refuse_wrong_numbers(problem: Problem, candidate: Candidate) -> None:
         )
     if kernel is not Kernel.FP8_HOPPER and (config.swap_ab or config.split_k > 1):
         raise ValueError(f"SWAP_AB and SPLIT_K are read by the {Kernel.FP8_HOPPER} kernel only, not by {kernel}.")
+    if reason := problem.beyond_offsets():
+        raise ValueError(f"{problem}: {reason}.")
+    if config.split_k * problem.shape.M * problem.shape.N > LARGEST_OFFSET:
+        raise ValueError(f"SPLIT_K = {config.split_k} needs partial sums beyond the kernel's 32-bit offsets.")
     if config.split_k < 1 or config.split_k & (config.split_k - 1):
         raise ValueError(f"SPLIT_K = {config.split_k} is no power of two.")
 

@@ -1,4 +1,9 @@
-"""What all GEMM kernels share: which tile a program computes, where its operands lie, how it is stored."""
+"""What all GEMM kernels share: which tile a program computes, where its operands lie, how it is stored.
+
+A tuned time is worth something only if the engine's kernel takes it too, so the arithmetic here is what the engines'
+kernels do, down to 32-bit offsets and the order of sums: for equal configs the compiler emits equal instructions. The
+price is that a matrix of 2³¹ elements or more must be refused before a launch.
+"""
 # Triton's language is no Python that mypy could check.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
@@ -22,17 +27,27 @@ def tile_of_program(
     tiles_per_group = GROUP_SIZE_M * tile_columns
     first_row = (pid // tiles_per_group) * GROUP_SIZE_M
     height = min(tile_rows - first_row, GROUP_SIZE_M)
-    within = pid % tiles_per_group
-    return first_row + within % height, within // height
+    return first_row + pid % height, (pid % tiles_per_group) // height
 
 
+# fmt: off
 @triton.jit
-def wrapped(start, length, BLOCK: tl.constexpr):
-    """``BLOCK`` row numbers from ``start``, those past ``length`` wrapped to valid rows; int64.
+def operand_pointers(
+    A, B, As, Bs, tile_row, tile_column, M, N, group_n,
+    stride_am, stride_ak, stride_bk, stride_bn, stride_As_m, stride_Bs_n,
+    BLOCK_SIZE_M: tl.constexpr, BLOCK_SIZE_N: tl.constexpr, BLOCK_SIZE_K: tl.constexpr,
+):
+    # fmt: on
+    """Pointers to a tile's first K tile of A [M, K] and Bᵀ [K, N], and to its first scales of both.
 
-    A row number times its stride passes 2³¹ where M·K does. Widening the row, outside the loop over K, is all it takes.
+    Rows and columns past M and N wrap to valid ones, so that loads need no mask for them.
     """
-    return ((start + tl.arange(0, BLOCK)) % length).to(tl.int64)
+    rows = (tile_row * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)) % M
+    columns = (tile_column * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)) % N
+    depth = tl.arange(0, BLOCK_SIZE_K)
+    a_ptrs = A + (rows[:, None] * stride_am + depth[None, :] * stride_ak)
+    b_ptrs = B + (depth[:, None] * stride_bk + columns[None, :] * stride_bn)
+    return a_ptrs, b_ptrs, As + rows * stride_As_m, Bs + (columns // group_n) * stride_Bs_n
 
 
 @triton.jit
@@ -41,12 +56,16 @@ def load_tile(pointers, inside, MASKED: tl.constexpr):
     return tl.load(pointers, mask=inside, other=0.0) if MASKED else tl.load(pointers)
 
 
+# fmt: off
 @triton.jit
 def store_tile(
-    C, tile, row, column, M, N, stride_cm, stride_cn, BLOCK_SIZE_M: tl.constexpr, BLOCK_SIZE_N: tl.constexpr
-):  # fmt: skip
-    """Store a tile whose first element is C[row, column], in C's element type, leaving out what lies beyond M or N."""
-    rows = row + tl.arange(0, BLOCK_SIZE_M)
-    columns = column + tl.arange(0, BLOCK_SIZE_N)
-    pointers = C + rows.to(tl.int64)[:, None] * stride_cm + columns[None, :] * stride_cn
-    tl.store(pointers, tile.to(C.dtype.element_ty), mask=(rows[:, None] < M) & (columns[None, :] < N))
+    C, tile, tile_row, tile_column, M, N, stride_cm, stride_cn,
+    BLOCK_SIZE_M: tl.constexpr, BLOCK_SIZE_N: tl.constexpr,
+):
+    # fmt: on
+    """Store a tile of C in C's element type, leaving out what lies beyond M or N."""
+    converted = tile.to(C.dtype.element_ty)
+    rows = tile_row * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    columns = tile_column * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    pointers = C + stride_cm * rows[:, None] + stride_cn * columns[None, :]
+    tl.store(pointers, converted, mask=(rows[:, None] < M) & (columns[None, :] < N))

@@ -15,9 +15,6 @@ from blockscale.search import StrategyName
 # Decode sizes dense, then prefill: the batch sizes of the engines' own shipped files.
 STOCK_BATCH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 
-# The engines' kernels index elements with 32-bit integers.
-_MAX_ELEMENTS = 2**31 - 1
-
 
 @dataclass(frozen=True, slots=True)
 class TuneRequest:
@@ -88,10 +85,7 @@ def check_sizes(problems: Iterable[Problem], quant: QuantScheme) -> None:
                 "give a power of two from 32 to 256 (models use 128, some 64 or 32)."
             )
     for problem in problems:
-        s = problem.shape
-        for what, elements in (("M·K", s.M * s.K), ("M·N", s.M * s.N), ("N·K", s.N * s.K)):
-            if elements > _MAX_ELEMENTS:
-                raise InputError(
-                    f"{s}: {what} = {elements:,} elements, but the engines' kernels index with 32 bits "
-                    f"(at most {_MAX_ELEMENTS:,}); give a smaller batch size or the shape of one tensor-parallel rank."
-                )
+        if reason := problem.beyond_offsets():
+            raise InputError(
+                f"{problem}: {reason}; give a smaller batch size or the shape of one tensor-parallel rank."
+            )
