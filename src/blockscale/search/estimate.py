@@ -92,6 +92,14 @@ def _spill_us(config: TileConfig, spec: DeviceSpec) -> float:
     return 2 * tile_bytes / (LOCAL_MEMORY_BYTES_PER_CYCLE * CLOCK_GHZ * 1e3)
 
 
+def must_spill(config: TileConfig, spec: DeviceSpec) -> bool:
+    """Whether the accumulators alone exceed what a thread can hold.
+
+    Such configs run, five times slower and more, and the compiler takes 2 to 15 s over each instead of half a second.
+    """
+    return config.block_m * config.block_n > REGISTERS_PER_THREAD * config.num_warps * spec.warp_size
+
+
 def _blocks_per_unit(problem: Problem, config: TileConfig, spec: DeviceSpec) -> int:
     threads = config.num_warps * spec.warp_size
     registers = min(_registers_per_thread(config, spec), REGISTERS_PER_THREAD) * threads

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from blockscale.problem import TileConfig
 from blockscale.search.base import legal_starts
-from blockscale.search.estimate import estimate_us
+from blockscale.search.estimate import estimate_us, must_spill
 from blockscale.space import Space
 
 
@@ -56,7 +56,7 @@ class LocalSearch:
         self._queue: list[TileConfig] = []
         self._enqueue(legal_starts(space, priors))
         self._enqueue(_estimated_starts(space, settings))
-        self._enqueue(space.sample(self._rng, settings.spread))
+        self._enqueue(self._spread(settings.spread))
         self._walking = False
 
     def ask(self, n: int) -> list[TileConfig]:
@@ -95,7 +95,7 @@ class LocalSearch:
         proposals: dict[TileConfig, float] = {}
         for leader in leaders[: self._settings.beam]:
             for neighbour in self._space.neighbours(leader):
-                if neighbour not in self._asked:
+                if neighbour not in self._asked and not must_spill(neighbour, self._space.spec):
                     expected = self._times[leader] * self._estimate(neighbour) / self._estimate(leader)
                     proposals[neighbour] = min(expected, proposals.get(neighbour, expected))
         if not proposals:  # nothing ran yet, or every step was taken: look elsewhere
@@ -103,9 +103,13 @@ class LocalSearch:
         best_first = sorted(proposals, key=lambda config: (proposals[config], config.complexity))
         return best_first[: self._settings.generation]
 
+    def _spread(self, n: int) -> list[TileConfig]:
+        """About ``n`` space-filling configs; those that are known to be hopeless are left out, not replaced."""
+        return [config for config in self._space.sample(self._rng, n) if not must_spill(config, self._space.spec)]
+
     def _elsewhere(self) -> list[TileConfig]:
         size = self._settings.generation
-        fresh = [config for config in self._space.sample(self._rng, size) if config not in self._asked]
+        fresh = [config for config in self._spread(size) if config not in self._asked]
         if not fresh:
             fresh = [config for config in self._space if config not in self._asked]
         return fresh[:size]
