@@ -6,7 +6,9 @@ Only the named functions are taken, by the module's syntax tree; nothing of the 
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib.util
+import os
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -39,8 +41,15 @@ def load(engine: str, source: Path) -> ModuleType:
     body = "\n\n\n".join(
         "@triton.jit\n" + (ast.get_source_segment(text, n) or "") for n in sorted(wanted, key=lambda n: n.lineno)
     )
-    path = Path(tempfile.mkdtemp(prefix="blockscale-engine-")) / f"{engine}_kernels.py"
-    path.write_text(f"import triton\nimport triton.language as tl\n\n\n{body}\n")
+    code = f"import triton\nimport triton.language as tl\n\n\n{body}\n"
+    # One path for one text: Triton's cache goes by the file, and several processes may load it.
+    name = f"blockscale-{engine}-{hashlib.sha256(code.encode()).hexdigest()[:12]}"
+    path = Path(tempfile.gettempdir()) / name / f"{engine}_kernels.py"
+    path.parent.mkdir(exist_ok=True)
+    if not path.exists():
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_text(code)
+        partial.replace(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
+import os
 import re
 import statistics
 from pathlib import Path
@@ -100,16 +102,31 @@ def config_of(folder: Path | None, n: int, k: int, m: int) -> dict[str, Any] | N
     return None
 
 
-def measure(args: argparse.Namespace, module: Any, m: int, n: int, k: int) -> dict[str, Any]:
-    l2 = torch.cuda.get_device_properties(0).L2_cache_size
-    count = max(2, math.ceil(2 * l2 / (n * k + m * k + 2 * m * n)) + 1)
-    sets = [make_set(m, n, k, seed) for seed in range(1000, 1000 + count)]
-    configs = {
+def configs_of(args: argparse.Namespace, m: int, n: int, k: int) -> dict[str, dict[str, Any]]:
+    """The configs to compare on one problem, by where they come from."""
+    found = {
         "default": DEFAULTS[args.engine],
         "shipped": config_of(args.shipped, n, k, m),
         "tuned": config_of(args.tuned, n, k, m),
     }
-    versions = [Version(name, args.engine, module, c, sets) for name, c in configs.items() if c]
+    return {name: config for name, config in found.items() if config}
+
+
+def compile_ahead(job: tuple[argparse.Namespace, tuple[int, int, int]]) -> None:
+    """Launch each config of a problem once, in a process of its own, so that Triton's cache holds the kernels."""
+    args, (m, n, k) = job
+    module = load(args.engine, args.kernel_source)
+    tensors = make_set(m, n, k, seed=0)
+    for config in configs_of(args, m, n, k).values():
+        launcher(args.engine, module, config, tensors, BLOCK)()
+    torch.cuda.synchronize()
+
+
+def measure(args: argparse.Namespace, module: Any, m: int, n: int, k: int) -> dict[str, Any]:
+    l2 = torch.cuda.get_device_properties(0).L2_cache_size
+    count = max(2, math.ceil(2 * l2 / (n * k + m * k + 2 * m * n)) + 1)
+    sets = [make_set(m, n, k, seed) for seed in range(1000, 1000 + count)]
+    versions = [Version(name, args.engine, module, c, sets) for name, c in configs_of(args, m, n, k).items()]
     for i in range(ROUNDS):
         for version in versions[i % len(versions) :] + versions[: i % len(versions)]:
             version.sample()
@@ -163,7 +180,11 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     module = load(args.engine, args.kernel_source)
     shapes = [tuple(map(int, re.split("[x×]", s))) for s in args.shapes]
-    rows = [measure(args, module, m, n, k) for n, k in shapes for m in args.batch_sizes]
+    problems = [(m, n, k) for n, k in shapes for m in args.batch_sizes]
+    workers = max(1, len(os.sched_getaffinity(0)) - 2)
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        pool.map(compile_ahead, [(args, problem) for problem in problems], chunksize=1)
+    rows = [measure(args, module, *problem) for problem in problems]
     args.output.write_text(
         json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows})
     )
