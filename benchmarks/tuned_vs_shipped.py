@@ -136,47 +136,54 @@ def measure(args: argparse.Namespace, module: Any, m: int, n: int, k: int) -> di
     return row
 
 
+def gain(row: dict[str, Any], name: str) -> float:
+    """Time of ``name`` over time of the tuned config: the median over rounds of the two samples' ratio.
+
+    Both samples of a round were taken milliseconds apart, so a clock that steps between rounds is in neither ratio.
+    """
+    pairs = zip(row[name]["samples_us"], row["tuned"]["samples_us"], strict=True)
+    return statistics.median(other / tuned for other, tuned in pairs)
+
+
 def print_table(rows: list[dict[str, Any]]) -> None:
-    def median(row: dict[str, Any], name: str) -> float | None:
-        return statistics.median(row[name]["samples_us"]) if name in row else None
-
-    def text(value: float | None) -> str:
-        return f"{value:10.1f}" if value is not None else f"{'–':>10}"
-
-    heads = " ".join(f"{head:>10}" for head in ("default", "shipped", "tuned"))
-    print(f"{'M':>5} {'N×K':>12} {heads} {'spread':>7} {'replaced/tuned':>14} {'wrong':>6}")
-    ratios: dict[str, list[float]] = {"default": [], "shipped": []}
-    worst = 0.0
-    for r in rows:
-        d, s, t = (median(r, name) for name in ("default", "shipped", "tuned"))
-        if t is None or d is None:
-            continue
-        other = s if s is not None else d
-        worst = max(worst, t / other)
-        ratios["default"].append(d / t)
-        if s is not None:
-            ratios["shipped"].append(s / t)
-        samples = r["tuned"]["samples_us"]
-        spread = (max(samples) - min(samples)) / t
-        wrong = sum(r[name]["wrong"] for name in ("default", "shipped", "tuned") if name in r)
-        times = " ".join(map(text, (d, s, t)))
-        print(f"{r['M']:5} {r['N']:>6}×{r['K']:<5} {times} {spread:7.1%} {other / t:13.2f}x {wrong:6}")
-    for name, values in ratios.items():
+    """One line a problem: medians in µs, spread of the tuned samples, gains over default and over what is replaced."""
+    names = ("default", "shipped", "tuned")
+    heads = " ".join(f"{head:>10}" for head in names)
+    print(f"{'M':>5} {'N×K':>12} {heads} {'spread':>7} {'default/tuned':>14} {'shipped/tuned':>14} {'wrong':>6}")
+    gains: dict[str, list[float]] = {"default": [], "shipped": []}
+    worst = math.inf
+    for row in (r for r in rows if "tuned" in r):
+        medians = {n: statistics.median(row[n]["samples_us"]) for n in names if n in row}
+        shown = {n: gain(row, n) for n in gains if n in row}
+        for name, value in shown.items():
+            gains[name].append(value)
+        worst = min(worst, shown.get("shipped", shown["default"]))
+        samples = row["tuned"]["samples_us"]
+        spread = (max(samples) - min(samples)) / medians["tuned"]
+        wrong = sum(row[n]["wrong"] for n in medians)
+        times = " ".join(f"{medians[n]:10.1f}" if n in medians else f"{'–':>10}" for n in names)
+        ratios = " ".join(f"{shown[n]:13.2f}x" if n in shown else f"{'–':>14}" for n in gains)
+        print(f"{row['M']:5} {row['N']:>6}×{row['K']:<5} {times} {spread:7.1%} {ratios} {wrong:6}")
+    for name, values in gains.items():
         if values:
-            print(f"{name} / tuned: geometric mean {statistics.geometric_mean(values):.2f}, {len(values)} problems")
-    print(f"slowest tuned entry against what it replaces: {worst:.3f} of its time")
+            print(f"{name}/tuned: geometric mean {statistics.geometric_mean(values):.2f} over {len(values)} problems")
+    print(f"least gain over what is replaced (shipped, else default): {worst:.3f}x")
 
 
 def main() -> None:
+    """Measure, or print again."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("shapes", nargs="+", help="NxK …")
+    parser.add_argument("shapes", nargs="*", help="NxK …")
     parser.add_argument("--engine", choices=sorted(DEFAULTS), required=True)
     parser.add_argument("--kernel-source", type=Path, required=True, help="the engine's wheel, or its kernel module")
     parser.add_argument("--tuned", type=Path, required=True, help="folder of tuned files")
     parser.add_argument("--shipped", type=Path, help="folder of the engine's shipped files")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 16, 64, 256, 1024, 4096])
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True, help="raw results; with no shapes: print its table again")
     args = parser.parse_args()
+    if not args.shapes:
+        print_table(json.loads(args.output.read_text())["rows"])
+        return
     torch.backends.cuda.matmul.allow_tf32 = False
     module = load(args.engine, args.kernel_source)
     shapes = [tuple(map(int, re.split("[x×]", s))) for s in args.shapes]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from blockscale.problem import Candidate, Trial
@@ -72,6 +72,29 @@ def ties(a: Trial, b: Trial, rules: SelectionRules) -> bool:
     return abs(time_a - time_b) <= min(noise, rules.tie_limit * min(time_a, time_b))
 
 
+def levelled(finals: Sequence[Trial]) -> list[Trial]:
+    """Trials that were timed in interleaved rounds, with what each round did to all of them taken out.
+
+    A GPU that steps to a lower clock midway slows every candidate from then on; where the step falls near the middle,
+    plain medians land on different sides of it. Each sample is divided by its round's drift: the median over candidates
+    of sample to candidate's median, scaled so that the middle round stays as measured. Trials with fewer than three
+    samples, or with different numbers of them, are no rounds and stay as they are.
+    """
+    timed = [t for t in finals if t.time_us is not None]
+    rounds = {len(t.samples_us) for t in timed}
+    if len(timed) < 2 or len(rounds) != 1 or min(rounds) < 3:
+        return list(finals)
+    shares = [[sample / _time(t) for sample in t.samples_us] for t in timed]
+    drift = [statistics.median(column) for column in zip(*shares, strict=True)]
+    middle = statistics.median(drift)
+    return [
+        replace(t, samples_us=tuple(s * middle / d for s, d in zip(t.samples_us, drift, strict=True)))
+        if t.time_us is not None
+        else t
+        for t in finals
+    ]
+
+
 def finalists(screened: Iterable[Trial], baselines: Sequence[Candidate], rules: SelectionRules) -> list[Candidate]:
     """Candidates to re-time: the baselines that ran, then the fastest others, fastest first."""
     timed = {t.candidate: _time(t) for t in screened if t.time_us is not None}
@@ -87,12 +110,12 @@ def select(
     *,
     overwrite: bool = False,
 ) -> Selection:
-    """Choose the entry of one problem from its re-timed finalists.
+    """Choose the entry of one problem from its re-timed finalists, which are levelled first.
 
     The winner has the lowest median; among those that tie with it the simplest config wins. It must beat ``baseline``
     (what would run otherwise) by more than noise, else the baseline takes its place, unless ``overwrite`` is set.
     """
-    valid: Mapping[Candidate, Trial] = {t.candidate: t for t in finals if t.time_us is not None}
+    valid: Mapping[Candidate, Trial] = {t.candidate: t for t in levelled(finals) if t.time_us is not None}
     base = valid.get(baseline)
     base_us = base.time_us if base else None
     if not valid:

@@ -1,7 +1,7 @@
 import pytest
 
 from blockscale.problem import Candidate, GemmShape, Kernel, Phase, Problem, TileConfig, Trial, TrialStatus
-from blockscale.selection import Outcome, SelectionRules, finalists, select, standard_error_us
+from blockscale.selection import Outcome, SelectionRules, finalists, levelled, select, standard_error_us
 
 PROBLEM = Problem(GemmShape(16, 2112, 7168))
 SIMPLE = Candidate(Kernel.FP8, TileConfig(64, 64, 128))
@@ -16,14 +16,12 @@ def final(candidate: Candidate, *samples: float, status: TrialStatus = TrialStat
 def test_the_faster_config_wins_and_beats_the_baseline():
     chosen = select([final(SPLIT, 9.0, 9.0, 9.1), final(DEFAULT, 33.0, 33.1, 33.2)], DEFAULT)
     assert (chosen.outcome, chosen.winner) == (Outcome.TUNED, SPLIT)
-    assert (chosen.time_us, chosen.baseline_us) == (9.0, 33.1)
+    assert (chosen.time_us, chosen.baseline_us) == pytest.approx((9.0, 33.1), rel=0.01)
 
 
 def test_a_tie_within_noise_goes_to_the_simpler_config():
-    chosen = select(
-        [final(SPLIT, 9.00, 9.10, 9.20), final(SIMPLE, 9.05, 9.15, 9.25), final(DEFAULT, 33, 33, 33)], DEFAULT
-    )
-    assert chosen.winner == SIMPLE
+    split, simple = final(SPLIT, 9.00, 9.10, 9.20), final(SIMPLE, 9.25, 9.05, 9.15)
+    assert select([split, simple, final(DEFAULT, 33, 33, 33)], DEFAULT).winner == SIMPLE
 
 
 def test_a_difference_beyond_noise_is_no_tie():
@@ -74,3 +72,25 @@ def test_standard_error_of_one_two_and_many_samples():
     assert standard_error_us([5.0]) == 0.0
     assert standard_error_us([9.0, 11.0]) == pytest.approx(1.253 * (2 / 1.128) / 2**0.5)
     assert standard_error_us([10.0, 10.0, 10.0, 50.0]) == 0.0  # one outlier does not make a config noisy
+
+
+def test_a_clock_that_drops_midway_does_not_decide():
+    # As seen on an H200: all versions run at one clock for half of the rounds and 10% slower for the rest, and the step
+    # comes between two candidates of one round.
+    fast = final(SPLIT, 41.0, 41.1, 41.0, 45.1, 45.2, 45.1, 45.1)
+    slow = final(SIMPLE, 41.9, 42.0, 41.9, 42.0, 46.1, 46.0, 46.1)
+    base = final(DEFAULT, 43.0, 43.1, 43.0, 47.2, 47.3, 47.2, 47.3)
+    assert fast.time_us > slow.time_us, "plain medians would choose the slower one"
+    assert select([fast, slow, base], DEFAULT).winner == SPLIT
+
+
+def test_levelling_takes_out_what_all_had_in_common_and_nothing_else():
+    steady = [final(SPLIT, 9.0, 9.0, 9.0), final(SIMPLE, 10.0, 10.0, 10.0)]
+    assert levelled(steady) == steady
+    drifting = [final(SPLIT, 9.0, 9.9, 9.0), final(SIMPLE, 10.0, 11.0, 10.0)]
+    assert [t.samples_us for t in levelled(drifting)] == [pytest.approx((9.0,) * 3), pytest.approx((10.0,) * 3)]
+
+
+def test_a_minimum_and_a_maximum_are_no_rounds():
+    recorded = [final(SPLIT, 9.0, 9.5), final(SIMPLE, 10.0, 10.1)]
+    assert levelled(recorded) == recorded
