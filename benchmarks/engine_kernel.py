@@ -24,6 +24,7 @@ SOURCES = {
         "sglang/kernels/ops/gemm/fp8_kernel.py",
         ("_w8a8_block_fp8_matmul", "_w8a8_block_fp8_matmul_hopper", "_reduce_block_fp8_split_k"),
     ),
+    "sglang_int8": ("sglang/kernels/ops/gemm/int8_kernel.py", ("_w8a8_block_int8_matmul",)),
     "vllm": ("vllm/model_executor/layers/quantization/utils/fp8_utils.py", ("_w8a8_triton_block_scaled_mm",)),
 }
 _DEFAULT = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 32, "num_warps": 4}
