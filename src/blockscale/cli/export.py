@@ -11,8 +11,7 @@ from blockscale.cli.parsing import Parser
 from blockscale.engines import engine_names
 from blockscale.engines.files import require_writable
 from blockscale.errors import InputError
-from blockscale.problem import Environment
-from blockscale.store import Store
+from blockscale.store import Store, choose_environment, export_recording
 
 _EPILOG = """A store may hold measurements of several environments (GPU, driver, torch, Triton); times of two never mix.
 Where there are several, name one by --device-name or by --environment."""
@@ -46,8 +45,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _recording(args: argparse.Namespace) -> int:
-    from blockscale.store import export_recording
-
     for option in ("engine", "engine_version", "save_path", "overwrite"):
         if getattr(args, option):
             name = option.replace("_", "-")
@@ -68,7 +65,7 @@ def _configs(args: argparse.Namespace) -> int:
     engines = chosen_engines(args)
     folders = output_folders(args.save_path, [e.name for e in engines])
     with Store.open(args.store, create=False) as store:
-        environment = _environment(store, args.device_name, args.environment)
+        environment = choose_environment(store, args.device_name, args.environment)
         files = StoredFiles.read(store, environment)
         with nothing_left_behind(folder for _, folder in folders):
             for _, folder in folders:
@@ -84,17 +81,3 @@ def _configs(args: argparse.Namespace) -> int:
                     f"{', '.join(e.name for e in engines)}: nothing to write; run `blockscale tune` with that engine."
                 )
     return 0
-
-
-def _environment(store: Store, device_name: str | None, key: str | None) -> Environment:
-    held = store.environments()
-    found = [e for e in held if device_name in (None, e.device_name) and e.key.startswith(key or "")]
-    if len(found) == 1:
-        return found[0]
-    listed = "; ".join(f"{e.key}: {e.device_name}, driver {e.driver}, Triton {e.triton}" for e in found or held)
-    if not held:
-        raise InputError(f"store {store.path} holds no trial: tune first, or give --store another file.")
-    raise InputError(
-        f"store {store.path} holds {'several' if found else 'no'} such environments, and times of two never mix: name "
-        f"one by --device-name or --environment. It holds {listed}."
-    )

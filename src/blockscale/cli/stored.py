@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from blockscale.engines import Engine, merge_into, verify_written
-from blockscale.errors import InputError
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import Candidate, Environment, OutDtype, Phase, Problem, QuantScheme, Trial, WeightShape
 from blockscale.selection import Outcome, select
-from blockscale.store import Store
+from blockscale.store import Store, limits_of
 from blockscale.tuning.baselines import Baseline, baseline_of, read_entries
 
 _Finals = Mapping[Candidate, Trial]
@@ -38,13 +37,9 @@ class StoredFiles:
         """Collect the latest final trial of every candidate.
 
         Raises:
-            InputError: the store does not know the device's limits.
+            InputError: the limits of the device are unknown.
         """
-        spec = store.device_spec(environment)
-        if spec is None:
-            raise InputError(
-                f"store {store.path} does not hold the limits of {environment.device_name}: tune once more on it."
-            )
+        spec = limits_of(store, environment)
         finals: dict[tuple[WeightShape, QuantScheme], dict[Problem, dict[Candidate, Trial]]] = {}
         for _, trial in store.trials(environment):
             if trial.phase is Phase.FINAL:

@@ -1,6 +1,6 @@
 """The trial store: every trial ever made, with what it depended on, in one SQLite file on a local disk."""
 
-from blockscale.store.database import JSON, Store
-from blockscale.store.export import export_recording
+from blockscale.store.database import Store
+from blockscale.store.export import choose_environment, export_recording, limits_of
 
-__all__ = ["JSON", "Store", "export_recording"]
+__all__ = ["Store", "choose_environment", "export_recording", "limits_of"]

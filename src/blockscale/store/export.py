@@ -1,4 +1,4 @@
-"""A store's measurements as a recorded device."""
+"""A store's measurements as a recorded device, and the choice of one environment among those it holds."""
 
 from __future__ import annotations
 
@@ -16,44 +16,51 @@ def export_recording(
 ) -> int:
     """Write the trials of one environment to ``path``; returns how many.
 
-    Times of two environments never mix, so a recording holds one. ``device_name`` and ``environment_key`` (a prefix is
-    enough) choose where the store holds several. Trials that a recorded device could not answer are left out.
+    Trials that a recorded device could not answer are left out.
 
     Raises:
-        InputError: no environment or several match, the device's limits are unknown, nothing is left to write, or
-            ``path`` cannot be written.
+        InputError: as ``choose_environment`` and ``limits_of``; or nothing is left to write, or ``path`` cannot be
+            written.
     """
-    environment = _choose(store, device_name, environment_key)
-    spec = store.device_spec(environment) or _known_spec(environment)
+    environment = choose_environment(store, device_name, environment_key)
     trials = (trial for _, trial in store.trials(environment) if trial.status is not TrialStatus.UNRECORDED)
-    return write_recording(path, spec, environment, trials)
+    return write_recording(path, limits_of(store, environment), environment, trials)
 
 
-def _choose(store: Store, device_name: str | None, environment_key: str | None) -> Environment:
+def choose_environment(store: Store, device_name: str | None = None, key: str | None = None) -> Environment:
+    """The one environment of this device name and with a key that starts so; None leaves either open.
+
+    Raises:
+        InputError: the store holds no such environment or several, and times of two never mix.
+    """
     held = store.environments()
-    matching = [
-        environment
-        for environment in held
-        if device_name in (None, environment.device_name) and environment.key.startswith(environment_key or "")
-    ]
-    if len(matching) == 1:
-        return matching[0]
     if not held:
         raise InputError(f"store {store.path} holds no trial: tune first, or give --store another file.")
+    matching = [e for e in held if device_name in (None, e.device_name) and e.key.startswith(key or "")]
+    if len(matching) == 1:
+        return matching[0]
     listed = "; ".join(
         f"{e.key}: {e.device_name}, driver {e.driver}, torch {e.torch}, Triton {e.triton}, blockscale {e.blockscale}"
         for e in matching or held
     )
     raise InputError(
         f"store {store.path} has {len(matching) or 'no'} environments of device {device_name or 'any'}, key "
-        f"{environment_key or 'any'}, and a recording holds one: name one of these: {listed}."
+        f"{key or 'any'}, and times of two never mix: name one by --device-name or --environment. It holds {listed}."
     )
 
 
-def _known_spec(environment: Environment) -> DeviceSpec:
+def limits_of(store: Store, environment: Environment) -> DeviceSpec:
+    """Limits of the device that measured in this environment.
+
+    Raises:
+        InputError: the store does not hold them and the device is not known.
+    """
+    spec = store.device_spec(environment)
+    if spec is not None:
+        return spec
     if environment.device_name == H200.name:
         return H200
     raise InputError(
-        f"the limits of {environment.device_name} are not in the store, and a recording needs them: tune once more on "
-        "that device."
+        f"the limits of {environment.device_name} are not in store {store.path}, and they are needed here: tune once "
+        "more on that device."
     )
