@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, Self
 
 from blockscale.problem import Problem, QuantFormat
 
@@ -52,6 +54,11 @@ class DeviceSpec:
     warp_size: int
     l2_bytes: int
     memory_bytes: int
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """Inverse of ``dataclasses.asdict``, through JSON too."""
+        return cls(**{**fields, "vendor": Vendor(fields["vendor"])})
 
     @property
     def supports_fp8(self) -> bool:

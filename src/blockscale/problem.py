@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from blockscale.errors import InputError
 
@@ -228,6 +228,11 @@ class TileConfig:
         return cls(**values, extra=extra)
 
     @property
+    def has_swap_split(self) -> bool:
+        """Whether it sets SWAP_AB or SPLIT_K, which only the Hopper kernel reads."""
+        return self.swap_ab or self.split_k > 1
+
+    @property
     def complexity(self) -> tuple[int, ...]:
         """Sort key for ties: the smaller the simpler (plain kernel, fewer splits, stages, warps, smaller tile)."""
         return (
@@ -329,6 +334,17 @@ class Environment:
     kernel_hash: str  # of our kernels' sources and of the measuring method
     blockscale: str
     details: tuple[tuple[str, str], ...] = field(default=(), compare=False)  # for the reader; not part of the key
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """Inverse of ``dataclasses.asdict``, through JSON too. Unknown fields are passed over.
+
+        Raises:
+            KeyError: a field is missing.
+        """
+        details = tuple((str(key), str(value)) for key, value in fields["details"])
+        names = ("device_name", "arch", "driver", "torch", "triton", "kernel_hash", "blockscale")
+        return cls(**{name: str(fields[name]) for name in names}, details=details)
 
     @property
     def key(self) -> str:

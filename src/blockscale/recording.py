@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from blockscale.errors import IncompleteRunError, InputError
-from blockscale.hardware import H200, DeviceSpec, Vendor
+from blockscale.hardware import H200, DeviceSpec
 from blockscale.problem import (
     Candidate,
     Environment,
@@ -282,15 +282,13 @@ def _read_header(fields: Mapping[str, Any]) -> _Header:
         return _read_layout_1(fields)
     if layout != LAYOUT:
         raise _BadLineError(f"layout {layout} is newer than this blockscale reads ({LAYOUT})")
-    names = ("device_name", "arch", "driver", "torch", "triton", "kernel_hash", "blockscale")
-    details = tuple((str(key), str(value)) for key, value in fields["environment"]["details"])
-    environment = Environment(**{name: str(fields["environment"][name]) for name in names}, details=details)
-    return _Header(layout, _read_spec(fields["spec"]), environment, QuantScheme(), OutDtype.BFLOAT16)
+    environment = Environment.from_fields(fields["environment"])
+    return _Header(layout, DeviceSpec.from_fields(fields["spec"]), environment, QuantScheme(), OutDtype.BFLOAT16)
 
 
 def _read_layout_1(fields: Mapping[str, Any]) -> _Header:
     name = fields["device_name"]
-    spec = _read_spec(fields["spec"]) if "spec" in fields else _KNOWN_DEVICES.get(name)
+    spec = DeviceSpec.from_fields(fields["spec"]) if "spec" in fields else _KNOWN_DEVICES.get(name)
     if spec is None:
         raise _BadLineError(f"the limits of device {name!r} are unknown and the record has no spec")
     identity = {key: fields.get(key) for key in ("device_name", "torch", "triton", "timing", "kernels")}
@@ -318,10 +316,6 @@ def _samples(status: TrialStatus, values: Iterable[Any]) -> tuple[float, ...]:
     if status.timed and not samples:
         raise _BadLineError(f"status {status} has no time")
     return samples
-
-
-def _read_spec(fields: Mapping[str, Any]) -> DeviceSpec:
-    return DeviceSpec(**{**fields, "vendor": Vendor(fields["vendor"])})
 
 
 def _write_lines(out: IO[bytes] | gzip.GzipFile, spec: DeviceSpec, env: Environment, trials: Iterable[Trial]) -> int:

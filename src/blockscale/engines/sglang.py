@@ -82,7 +82,7 @@ class SGLang(Engine):
         taken = problem.quant.format is QuantFormat.FP8 and self.takes_swap_split(spec)
 
         def check(problem: Problem, config: TileConfig) -> str | None:
-            if not _needs_hopper(config):
+            if not config.has_swap_split:
                 return None
             if not taken:
                 return (
@@ -102,7 +102,7 @@ class SGLang(Engine):
         """As ``Engine.kernel_for``."""
         if problem.quant.format is QuantFormat.INT8:
             return Kernel.INT8
-        if self.takes_swap_split(spec) and _needs_hopper(config):
+        if self.takes_swap_split(spec) and config.has_swap_split:
             return Kernel.FP8_HOPPER
         if self._dispatches_unrolled(spec):
             blocks = launch_grid(problem, self.effective_config(problem, config, spec)).blocks
@@ -143,7 +143,7 @@ class SGLang(Engine):
         return notes
 
     def _unknown_fields(self, config: TileConfig) -> str | None:
-        if not _needs_hopper(config) or self.since(FIRST_WITH_HOPPER):
+        if not config.has_swap_split or self.since(FIRST_WITH_HOPPER):
             return None
         return f"SWAP_AB and SPLIT_K are taken from {FIRST_WITH_HOPPER} on"
 
@@ -160,7 +160,3 @@ class SGLang(Engine):
 
     def _dispatches_unrolled(self, spec: DeviceSpec) -> bool:
         return spec.vendor is Vendor.HIP and self.since(FIRST_DISPATCHING_UNROLLED)
-
-
-def _needs_hopper(config: TileConfig) -> bool:
-    return config.swap_ab or config.split_k > 1

@@ -136,7 +136,7 @@ class ReplayDevice:
     def _launch(self, problem: Problem, candidate: Candidate) -> tuple[Kernel, TileConfig]:
         """What a candidate makes the GPU do, the same for all its spellings."""
         kernel, config = candidate.kernel, candidate.config
-        if kernel is Kernel.FP8_HOPPER and not config.swap_ab and config.split_k == 1:
+        if kernel is Kernel.FP8_HOPPER and not config.has_swap_split:
             kernel = Kernel.FP8
         return kernel, self._canonical(problem, config)
 

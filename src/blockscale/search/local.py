@@ -13,7 +13,7 @@ from blockscale.space import Space
 
 
 @dataclass(frozen=True, slots=True)
-class LocalSettings:
+class LocalSearchSettings:
     """How wide the local search looks, in configs."""
 
     starts: int = 24  # from the estimate
@@ -26,7 +26,7 @@ class LocalSettings:
     gain: float = 0.002
 
 
-DEFAULT_SETTINGS = LocalSettings()
+DEFAULT_SETTINGS = LocalSearchSettings()
 
 
 class LocalSearch:
@@ -42,7 +42,7 @@ class LocalSearch:
         priors: Sequence[TileConfig],
         trials: int | None,
         seed: int,
-        settings: LocalSettings = DEFAULT_SETTINGS,
+        settings: LocalSearchSettings = DEFAULT_SETTINGS,
     ) -> None:
         self._space = space
         self._settings = settings
@@ -120,26 +120,22 @@ class LocalSearch:
         return self._estimates[config]
 
 
-def _estimated_starts(space: Space, settings: LocalSettings) -> list[TileConfig]:
+def _estimated_starts(space: Space, settings: LocalSearchSettings) -> list[TileConfig]:
     # The estimate is blind to GROUP_SIZE_M: rank with a middle value, the walk finds the right one.
     middle = {axis.name: axis.values[(len(axis.values) - 1) // 2] for axis in space.axes if axis.name == "group_m"}
     estimates = {c: estimate_us(space.problem, c, space.spec) for c in space.pinned(**middle)}
     ranked = sorted(estimates, key=lambda config: (estimates[config], config.complexity))
-    plain = _varied((config for config in ranked if not _is_extended(config)), settings)
+    plain = _varied((config for config in ranked if not config.has_swap_split), settings)
     best_plain = estimates[plain[0]] if plain else float("inf")
     bound = settings.extension_margin * best_plain
-    extended = _varied((c for c in ranked if _is_extended(c) and estimates[c] <= bound), settings)[
+    extended = _varied((c for c in ranked if c.has_swap_split and estimates[c] <= bound), settings)[
         : settings.starts // 2
     ]
     chosen = set(extended) | set(plain[: settings.starts - len(extended)])
     return [config for config in ranked if config in chosen]
 
 
-def _is_extended(config: TileConfig) -> bool:
-    return config.swap_ab or config.split_k > 1
-
-
-def _varied(ranked: Iterable[TileConfig], settings: LocalSettings) -> list[TileConfig]:
+def _varied(ranked: Iterable[TileConfig], settings: LocalSearchSettings) -> list[TileConfig]:
     """The first configs of a ranking, no more than a few of each tile."""
     return list(_limit_per_tile(ranked, settings.starts_per_tile, settings.starts))
 

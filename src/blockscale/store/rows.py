@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from blockscale.hardware import DeviceSpec, Vendor
+from blockscale.hardware import DeviceSpec
 from blockscale.problem import (
     Candidate,
     Environment,
@@ -27,10 +27,21 @@ from blockscale.problem import (
 Row = Sequence[Any]
 
 PROBLEM_COLUMNS = "m, n, k, quant, block_n, block_k, out_dtype"
-CANDIDATE_COLUMNS = (
-    "kernel, block_m, block_n, block_k, group_m, num_warps, num_stages, swap_ab, split_k, waves_per_eu, "
-    "matrix_instr_nonkdim, kpack, extra"
+# Fields of ``TileConfig`` that have a column of their name.
+_CONFIG_FIELDS = (
+    "block_m",
+    "block_n",
+    "block_k",
+    "group_m",
+    "num_warps",
+    "num_stages",
+    "swap_ab",
+    "split_k",
+    "waves_per_eu",
+    "matrix_instr_nonkdim",
+    "kpack",
 )
+CANDIDATE_COLUMNS = ", ".join(("kernel", *_CONFIG_FIELDS, "extra"))
 TRIAL_COLUMNS = "phase, status, samples_us, compile_s, elapsed_s, message, labels"
 
 
@@ -48,56 +59,18 @@ def read_problem(row: Row) -> Problem:
 
 def candidate_row(candidate: Candidate) -> Row:
     """Values of ``CANDIDATE_COLUMNS``."""
-    c = candidate.config
-    return (
-        str(candidate.kernel),
-        c.block_m,
-        c.block_n,
-        c.block_k,
-        c.group_m,
-        c.num_warps,
-        c.num_stages,
-        int(c.swap_ab),
-        c.split_k,
-        c.waves_per_eu,
-        c.matrix_instr_nonkdim,
-        c.kpack,
-        json.dumps(c.extra) if c.extra else None,
-    )
+    config = candidate.config
+    fields = (getattr(config, name) for name in _CONFIG_FIELDS)
+    return (str(candidate.kernel), *fields, json.dumps(config.extra) if config.extra else None)
 
 
 def read_candidate(row: Row) -> Candidate:
     """Inverse of ``candidate_row``."""
-    (
-        kernel,
-        block_m,
-        block_n,
-        block_k,
-        group_m,
-        num_warps,
-        num_stages,
-        swap_ab,
-        split_k,
-        waves,
-        nonkdim,
-        kpack,
-        extra,
-    ) = row
-    config = TileConfig(
-        block_m=block_m,
-        block_n=block_n,
-        block_k=block_k,
-        group_m=group_m,
-        num_warps=num_warps,
-        num_stages=num_stages,
-        swap_ab=bool(swap_ab),
-        split_k=split_k,
-        waves_per_eu=waves,
-        matrix_instr_nonkdim=nonkdim,
-        kpack=kpack,
-        extra=tuple((name, text) for name, text in json.loads(extra)) if extra else (),
-    )
-    return Candidate(Kernel(kernel), config)
+    kernel, *values, extra = row
+    fields = dict(zip(_CONFIG_FIELDS, values, strict=True))
+    fields["swap_ab"] = bool(fields["swap_ab"])  # SQLite has no booleans
+    fields["extra"] = tuple((name, text) for name, text in json.loads(extra)) if extra else ()
+    return Candidate(Kernel(kernel), TileConfig(**fields))
 
 
 def trial_row(trial: Trial) -> Row:
@@ -136,9 +109,7 @@ def environment_json(environment: Environment) -> str:
 
 def read_environment(text: str) -> Environment:
     """Inverse of ``environment_json``."""
-    fields = json.loads(text)
-    fields["details"] = tuple((key, value) for key, value in fields["details"])
-    return Environment(**fields)
+    return Environment.from_fields(json.loads(text))
 
 
 def spec_json(spec: DeviceSpec) -> str:
@@ -148,5 +119,4 @@ def spec_json(spec: DeviceSpec) -> str:
 
 def read_spec(text: str) -> DeviceSpec:
     """Inverse of ``spec_json``."""
-    fields = json.loads(text)
-    return DeviceSpec(**{**fields, "vendor": Vendor(fields["vendor"])})
+    return DeviceSpec.from_fields(json.loads(text))
