@@ -11,6 +11,7 @@ from blockscale.cli.parsing import Parser
 from blockscale.engines import engine_names
 from blockscale.engines.files import require_writable
 from blockscale.errors import InputError
+from blockscale.report.lines import plain_line
 from blockscale.store import Store, choose_environment, export_recording
 
 _EPILOG = """A store may hold measurements of several environments (GPU, driver, torch, Triton); times of two never mix.
@@ -58,7 +59,8 @@ def _recording(args: argparse.Namespace) -> int:
 
 
 def _configs(args: argparse.Namespace) -> int:
-    from blockscale.cli.stored import StoredFiles
+    from blockscale.tuning.events import FileWritten
+    from blockscale.tuning.stored import StoredFiles
 
     if args.output is not None:
         raise InputError("-o/--output: belongs to `export recording`; `export configs` takes --save-path.")
@@ -72,9 +74,9 @@ def _configs(args: argparse.Namespace) -> int:
                 require_writable(folder)
             written = 0
             for engine, (_, folder) in zip(engines, folders, strict=True):
-                for line in files.write(engine, folder, overwrite=args.overwrite):
-                    print(line)
-                    written += line.startswith("wrote")
+                for event in files.write(engine, folder, overwrite=args.overwrite):
+                    print(plain_line(event))
+                    written += isinstance(event, FileWritten)
             if not written:
                 raise InputError(
                     f"store {args.store} holds no finished problem of {environment.device_name} for "

@@ -15,7 +15,7 @@ from blockscale.engines.versions import parse_version
 from blockscale.errors import InputError
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import Kernel, Problem, QuantScheme, TileConfig, WeightShape
-from blockscale.space import Clause, shared_memory_bytes
+from blockscale.space import Clause, Space, build_space, shared_memory_bytes
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,14 @@ class Engine(ABC):
     @abstractmethod
     def clauses(self, problem: Problem, spec: DeviceSpec) -> tuple[Clause, ...]:
         """This version's rules of legality; each check returns its reason for a config that breaks it."""
+
+    def space(self, problem: Problem, spec: DeviceSpec) -> Space:
+        """The configs that this version takes for the problem on the device.
+
+        Raises:
+            InputError: no config is legal; the message says which rule left none.
+        """
+        return build_space(problem, spec, hopper=self.takes_swap_split(spec), clauses=self.clauses(problem, spec))
 
     @abstractmethod
     def kernel_for(self, problem: Problem, config: TileConfig, spec: DeviceSpec) -> Kernel:

@@ -1,4 +1,4 @@
-"""The run's events as JSON objects, one a line."""
+"""Events as lines: one JSON object each for programs, and plain ones for people."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ def json_line(event: Event) -> str | None:
     """One event as one line of JSON; None for events that lines leave out (single trials, starts of problems)."""
     record = _record(event)
     return None if record is None else json.dumps(record, ensure_ascii=False)
+
+
+def plain_line(event: FileWritten | Note) -> str:
+    """What was written or is worth knowing, as one line for a person."""
+    match event:
+        case FileWritten():
+            return f"wrote {event.path} ({len(event.keys)} batch sizes)"
+        case Note():
+            return f"{'warning' if event.warning else 'note'}: {event.text}"
 
 
 def _record(event: Event) -> dict[str, Any] | None:

@@ -8,46 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from blockscale.engines.base import Engine
-from blockscale.engines.files import UnreadableConfigFile, read_config_file
+from blockscale.engines import Engine, UnreadableConfigFile, read_config_file
 from blockscale.errors import InputError
 from blockscale.hardware import DeviceSpec
-from blockscale.problem import Candidate, Problem, QuantScheme, TileConfig, WeightShape
+from blockscale.problem import Candidate, Problem, TileConfig
 from blockscale.space import canonical
+from blockscale.tuning.target import FileTarget
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What would run for one problem. ``entry`` is that config as a file holds it.
+    """What would run for one problem. ``entry`` is that config as a file holds it, ``source`` says where it is from.
 
-    ``rivals`` are further configs that the winner is compared with, fastest wins: the engine's own default, since a
-    file that is removed or never found falls back to it.
+    ``default`` is what the engine runs without any file. It is tried and re-timed too: a file that is removed or never
+    found falls back to it, so an entry should not be slower.
     """
 
     candidate: Candidate
     entry: dict[str, Any]
     source: str
-    rivals: tuple[Candidate, ...]
+    default: Candidate
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """The baseline and its rivals, each once."""
-        return tuple(dict.fromkeys((self.candidate, *self.rivals)))
+        """What is tried whatever the search asks for: the baseline and the default, each once."""
+        return tuple(dict.fromkeys((self.candidate, self.default)))
 
 
-def read_entries(
-    engine: Engine, path: Path, weight: WeightShape, quant: QuantScheme, device_name: str
-) -> dict[str, Any] | None:
+def read_entries(target: FileTarget) -> dict[str, Any] | None:
     """Entries that the engine would find now, as ``{"source", "entries": [[key, entry], …]}`` in file order.
 
     The file of the output folder comes first, then the one that the installed engine ships; None where neither can be
     read (such a file breaks or misses the engine's lookup, so the default runs).
     """
-    shipped = engine.shipped_file(weight, quant, device_name)
-    for source, file in (("file", path), ("shipped file", shipped)):
+    for source, file in (("file", target.path), ("shipped file", target.shipped)):
         if file is None or not file.is_file():
             continue
         try:
@@ -61,8 +57,8 @@ def read_entries(
 
 def baseline_of(engine: Engine, problem: Problem, spec: DeviceSpec, found: Mapping[str, Any] | None) -> Baseline:
     """The baseline of ``problem``, given what ``read_entries`` found for its weight."""
-    default = engine.clamped_default(problem, spec)
-    rival = _candidate(engine, problem, spec, default)
+    default_config = engine.clamped_default(problem, spec)
+    default = _candidate(engine, problem, spec, default_config)
     if found:
         entries = {int(key): entry for key, entry in found["entries"]}
         key = engine.lookup_key(list(entries), problem.shape.M)
@@ -74,8 +70,8 @@ def baseline_of(engine: Engine, problem: Problem, spec: DeviceSpec, found: Mappi
                 pass  # the engine's launch fails on it, so nothing runs that one could compare with
             else:
                 source = f"{found['source']}, key {key}"
-                return Baseline(_candidate(engine, problem, spec, config), dict(entry), source, (rival,))
-    return Baseline(rival, engine.entry(default), "engine default", ())
+                return Baseline(_candidate(engine, problem, spec, config), dict(entry), source, default)
+    return Baseline(default, engine.entry(default_config), "engine default", default)
 
 
 def _candidate(engine: Engine, problem: Problem, spec: DeviceSpec, config: TileConfig) -> Candidate:

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import blockscale
-from blockscale.engines.base import Engine
-from blockscale.engines.files import merge_into, verify_written
+from blockscale.engines import Engine, merge_into, verify_written
 from blockscale.executor.base import Device
 from blockscale.problem import WeightShape
+from blockscale.tuning.choice import Choice, origin, verdict
 from blockscale.tuning.events import FileWritten, Note, Observer
 from blockscale.tuning.one_problem import Decision, Job
 from blockscale.tuning.request import TuneRequest
+from blockscale.tuning.target import FileTarget
 
 # Batch sizes of decoding; a file without any key among them serves decoding with a prefill tile.
 _LARGEST_DECODE_KEY = 64
+
+
+def write_choices(target: FileTarget, choices: Mapping[int, Choice]) -> list[Note | FileWritten]:
+    """Merge entries into a file by batch size and look them up as its engine will; returns what there is to say.
+
+    Raises:
+        InputError: the file or its folder cannot be written; nothing was changed.
+        IncompleteRunError: the disk is full, another process keeps the lock, or the engine would run other configs.
+    """
+    path = target.path
+    entries = {m: choice.entry for m, choice in choices.items()}
+    report = merge_into(path, entries, {m: choice.provenance for m, choice in choices.items()})
+    verify_written(path, target.engine, target.weight, target.quant, target.device_name, entries)
+    said: list[Note | FileWritten] = [Note(text) for text in report.notes]
+    smallest = min(report.entries)
+    if smallest > _LARGEST_DECODE_KEY:
+        text = (
+            f"{path.name} has no key up to {_LARGEST_DECODE_KEY}: decoding will run the config of M = {smallest}; "
+            "tune decode batch sizes too."
+        )
+        said.append(Note(text, warning=True))
+    return [*said, FileWritten(target.engine.name, path, tuple(report.entries))]
 
 
 class FileWriter:
@@ -28,7 +47,6 @@ class FileWriter:
         self._request = request
         self._device = device
         self._observe = observer
-        self._folders = dict(request.folders)
         self._written: dict[Path, None] = {}
 
     @property
@@ -41,55 +59,21 @@ class FileWriter:
 
         A key without a valid candidate is left out.
         """
-        name = self._request.device_name or self._device.spec.name
-        path = self._folders[engine.name] / engine.file_name(weight, self._request.quant, name)
-        entries: dict[int, dict[str, Any]] = {}
-        provenance: dict[int, dict[str, Any]] = {}
-        for job, decision in rows:
-            m = job.problem.shape.M
-            entry = decision.result.entry if decision else job.baseline.entry
-            if entry is not None:
-                entries[m] = entry
-                provenance[m] = self._origin(job, decision)
-        if not entries:
+        target = self._request.target(engine, weight, self._device.spec)
+        made = {job.problem.shape.M: self._choice(job, decision) for job, decision in rows}
+        choices = {m: choice for m, choice in made.items() if choice is not None}
+        if not choices:
             return
-        report = merge_into(path, entries, provenance)
-        verify_written(path, engine, weight, self._request.quant, name, entries)
-        for note in report.notes:
-            self._observe(Note(note))
-        if min(report.entries) > _LARGEST_DECODE_KEY:
-            self._observe(
-                Note(
-                    f"{path.name} has no key up to {_LARGEST_DECODE_KEY}: decoding will run the config of "
-                    f"M = {min(report.entries)}; tune decode batch sizes too.",
-                    warning=True,
-                )
-            )
-        self._written[path] = None
-        self._observe(FileWritten(engine.name, path, tuple(report.entries)))
+        said = write_choices(target, choices)
+        self._written[target.path] = None
+        for event in said:
+            self._observe(event)
 
-    def _origin(self, job: Job, decision: Decision | None) -> dict[str, Any]:
-        """Where an entry comes from, for the sidecar."""
-        origin: dict[str, Any] = {
-            "engine": {"name": job.engine.name, "version": str(job.engine.version)},
-            "baseline": job.baseline.source,
-            "environment": asdict(self._device.environment),
-            "written": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-            "blockscale": blockscale.__version__,
-        }
+    def _choice(self, job: Job, decision: Decision | None) -> Choice | None:
+        record = origin(job.engine, job.baseline, self._device.environment)
         if decision is None:
-            return origin | {"status": "not tuned: the run was interrupted"}
-        origin |= {
-            "status": str(decision.result.outcome),
-            "reason": decision.result.reason,
-            "time_us": decision.result.time_us,
-            "baseline_us": decision.result.baseline_us,
-            "screened": decision.result.screened,
-        }
-        if decision.final is not None:
-            origin |= {
-                "kernel": str(decision.final.candidate.kernel),
-                "samples_us": list(decision.final.samples_us),
-                "labels": list(decision.final.labels),
-            }
-        return origin
+            return Choice(job.baseline.entry, record | {"status": "not tuned: the run was interrupted"})
+        if decision.result.entry is None:
+            return None
+        record |= verdict(decision.selection, decision.final) | {"screened": decision.result.screened}
+        return Choice(decision.result.entry, record)

@@ -6,14 +6,15 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from blockscale.engines.base import Engine
+from blockscale.engines import Engine
 from blockscale.executor.base import Device
 from blockscale.problem import Candidate, Problem, TileConfig, Trial, TrialStatus
 from blockscale.search import Strategy, make_strategy
-from blockscale.selection import Outcome, Selection, SelectionRules, finalists, select
-from blockscale.space import Space, build_space
+from blockscale.selection import Selection, SelectionRules, finalists, select
+from blockscale.space import Space
 from blockscale.tuning.baselines import Baseline
 from blockscale.tuning.budget import Allowance
+from blockscale.tuning.choice import chosen_entry
 from blockscale.tuning.events import Observer, ProblemResult, TrialFinished
 from blockscale.tuning.ledger import Ledger
 from blockscale.tuning.request import TuneRequest
@@ -55,7 +56,7 @@ class ProblemTuner:
 
     def tune(self, job: Job, allowance: Allowance) -> Decision:
         """Search the job's space within ``allowance``, then decide among the finalists."""
-        space = space_of(job, self._device)
+        space = job.engine.space(job.problem, self._device.spec)
         screened: dict[Candidate, Trial] = {}
         for trial, reused in self._screening(job, space, allowance):
             allowance.spend(trial.elapsed_s)
@@ -71,7 +72,7 @@ class ProblemTuner:
             engine=job.engine.name,
             problem=job.problem,
             outcome=selection.outcome,
-            entry=_entry(job, selection),
+            entry=chosen_entry(job.engine, job.baseline, selection),
             time_us=selection.time_us,
             baseline_us=selection.baseline_us,
             roofline_us=self._device.spec.roofline_us(job.problem),
@@ -128,30 +129,10 @@ class ProblemTuner:
         return finals
 
 
-def space_of(job: Job, device: Device) -> Space:
-    """The configs that the job's engine takes on the device.
-
-    Raises:
-        InputError: no config is legal; the message says which clause left none.
-    """
-    engine, spec = job.engine, device.spec
-    return build_space(
-        job.problem, spec, hopper=engine.takes_swap_split(spec), clauses=engine.clauses(job.problem, spec)
-    )
-
-
 def problem_seed(seed: int, problem: Problem) -> int:
     """Seed of one problem's search: the run's seed, made different for every problem, equal on every machine."""
     digest = hashlib.sha256(f"{seed} {problem.shape} {problem.quant} {problem.out_dtype}".encode()).digest()
     return int.from_bytes(digest[:8], "big")
-
-
-def _entry(job: Job, selection: Selection) -> dict[str, object] | None:
-    if selection.winner is None:
-        return None
-    if selection.outcome is Outcome.KEPT:
-        return job.baseline.entry
-    return job.engine.entry(selection.winner.config)
 
 
 def _best_us(screened: dict[Candidate, Trial]) -> float | None:

@@ -8,9 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from blockscale.engines import Engine
 from blockscale.errors import InputError
+from blockscale.hardware import DeviceSpec
 from blockscale.problem import Environment, GemmShape, OutDtype, Problem, QuantScheme, WeightShape
 from blockscale.search import StrategyName
+from blockscale.tuning.target import FileTarget
 
 # Decode sizes dense, then prefill: the batch sizes of the engines' own shipped files.
 STOCK_BATCH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
@@ -44,6 +47,11 @@ class TuneRequest:
     def problems(self) -> list[Problem]:
         """All problems, by weight in the order given, then by ascending batch size."""
         return [self.problem(w, m) for w in self.weights for m in self.batch_sizes]
+
+    def target(self, engine: Engine, weight: WeightShape, spec: DeviceSpec) -> FileTarget:
+        """The file of one weight for one engine."""
+        folder = dict(self.folders)[engine.name]
+        return FileTarget(engine, folder, weight, self.quant, self.device_name or spec.name)
 
     def run_key(self, environment: Environment) -> str:
         """Digest of the request and the environment: under it the store keeps what a run saw at its first start."""

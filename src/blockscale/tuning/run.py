@@ -7,10 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
-from blockscale.engines.base import Engine
-from blockscale.engines.files import require_writable
+from blockscale.engines import Engine, require_writable
 from blockscale.errors import InputError
 from blockscale.executor.base import Device
 from blockscale.problem import Problem, WeightShape
@@ -21,11 +19,11 @@ from blockscale.tuning.budget import Budget
 from blockscale.tuning.events import Note, Observer, ProblemStarted, RunStarted, RunSummary
 from blockscale.tuning.files import FileWriter
 from blockscale.tuning.ledger import Ledger
-from blockscale.tuning.one_problem import Decision, Job, ProblemTuner, space_of
+from blockscale.tuning.one_problem import Decision, Job, ProblemTuner
 from blockscale.tuning.request import TuneRequest, check_sizes
 from blockscale.tuning.schedule import expected_cost_s, longest_first
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def run_tune(
@@ -38,12 +36,13 @@ def run_tune(
     served worse than before; then the exception goes on to the caller.
 
     Raises:
-        InputError: a problem, engine and device do not fit together; nothing was measured or written.
+        InputError: as `check_request`, or a folder cannot be written; nothing was measured or written.
         IncompleteRunError: the device or the store was lost midway; the same call continues.
         KeyboardInterrupt: likewise.
     """
     check_request(request, engines, device)
-    device.prepare(request.problems())
+    for _, folder in request.folders:
+        require_writable(folder)
     run = _Run(request, engines, device, store, observer)
     observer(RunStarted(device.spec, tuple(e.name for e in engines), len(run.jobs)))
     run.warn()
@@ -60,18 +59,22 @@ def run_tune(
 
 
 def check_request(request: TuneRequest, engines: Sequence[Engine], device: Device) -> None:
-    """Refuse what cannot be tuned, before anything is measured or written.
+    """Refuse what cannot be tuned, and let the device learn what is coming. Nothing is measured or written.
 
     Raises:
-        InputError: sizes beyond the kernels, an engine that cannot use the result, a folder that cannot be written.
+        InputError: sizes beyond the kernels, an engine that cannot use the result, a problem that the device cannot
+            answer, or one without any legal config.
     """
-    check_sizes(request.problems(), request.quant)
+    problems = request.problems()
+    check_sizes(problems, request.quant)
     for engine in engines:
         reason = engine.refusal(request.quant, device.spec)
         if reason is not None:
             raise InputError(reason)
-    for _, folder in request.folders:
-        require_writable(folder)
+    device.prepare(problems)
+    for engine in engines:
+        for problem in problems:
+            engine.space(problem, device.spec)
 
 
 class _Run:
@@ -127,7 +130,7 @@ class _Run:
                     try:
                         self._write(engine, weight)
                     except Exception:  # the first failure is the one to report
-                        _log.exception("the file of %s for %s could not be written", weight, name)
+                        log.exception("the file of %s for %s could not be written", weight, name)
             raise
 
     def _write(self, engine: Engine, weight: WeightShape) -> None:
@@ -152,26 +155,20 @@ class _Run:
 
 def _jobs(request: TuneRequest, engines: Sequence[Engine], device: Device, store: Store) -> list[Job]:
     """Jobs weight by weight, the costliest first, so that a device keeps one weight's tensors at a time."""
-    folders: dict[str, Path] = dict(request.folders)
     run_key = request.run_key(device.environment)
-    name = request.device_name or device.spec.name
     found = {}
     for engine in engines:
         for weight in request.weights:
-            path = folders[engine.name] / engine.file_name(weight, request.quant, name)
             found[engine.name, weight] = store.snapshot(
                 run_key,
                 f"baseline {engine.name} {weight.N} {weight.K}",
-                partial(read_entries, engine, path, weight, request.quant, name),
+                partial(read_entries, request.target(engine, weight, device.spec)),
             )
     by_weight = {w: [request.problem(w, m) for m in request.batch_sizes] for w in request.weights}
     costliest = sorted(by_weight, key=lambda w: (-sum(map(expected_cost_s, by_weight[w])), w))
-    jobs = [
+    return [
         Job(engine, problem, baseline_of(engine, problem, device.spec, found[engine.name, weight]))
         for weight in costliest
         for problem in longest_first(by_weight[weight])
         for engine in engines
     ]
-    for job in jobs:
-        space_of(job, device)  # refuses an empty space before anything is measured
-    return jobs

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from blockscale.engines import Engine, merge_into, verify_written
+from blockscale.engines import Engine
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import Candidate, Environment, OutDtype, Phase, Problem, QuantScheme, Trial, WeightShape
-from blockscale.selection import Outcome, select
+from blockscale.selection import select
 from blockscale.store import Store, limits_of
 from blockscale.tuning.baselines import Baseline, baseline_of, read_entries
+from blockscale.tuning.choice import Choice, chosen_entry, origin, verdict
+from blockscale.tuning.events import FileWritten, Note
+from blockscale.tuning.files import write_choices
+from blockscale.tuning.target import FileTarget
 
 _Finals = Mapping[Candidate, Trial]
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    entry: dict[str, Any]
-    provenance: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +45,16 @@ class StoredFiles:
                 file[problem][trial.candidate] = trial
         return cls(environment, spec, finals)
 
-    def write(self, engine: Engine, folder: Path, *, overwrite: bool) -> Iterator[str]:
-        """Merge what ``engine`` can use into its files, file by file; yields a line for the person each.
+    def write(self, engine: Engine, folder: Path, *, overwrite: bool) -> Iterator[Note | FileWritten]:
+        """Merge what ``engine`` can use into its files, file by file; yields what there is to say of each.
 
         The rules are those of a run: an entry must beat what would run otherwise. Where that was never measured, the
         key is left as it is unless ``overwrite`` is set.
         """
-        name = self.environment.device_name
         for (weight, quant), problems in sorted(self.finals.items()):
-            path = folder / engine.file_name(weight, quant, name)
-            found = read_entries(engine, path, weight, quant, name)
-            choices: dict[int, _Choice] = {}
+            target = FileTarget(engine, folder, weight, quant, self.environment.device_name)
+            found = read_entries(target)
+            choices: dict[int, Choice] = {}
             uncompared: list[int] = []
             for problem in _one_for_each_key(problems):
                 usable = {c: t for c, t in problems[problem].items() if self._launches(engine, problem, c)}
@@ -68,35 +64,20 @@ class StoredFiles:
                 elif usable and (choice := self._choose(engine, usable, baseline, overwrite)) is not None:
                     choices[problem.shape.M] = choice
             if choices:
-                entries = {m: choice.entry for m, choice in choices.items()}
-                report = merge_into(path, entries, {m: choice.provenance for m, choice in choices.items()})
-                verify_written(path, engine, weight, quant, name, entries)
-                yield from (f"note: {note}" for note in report.notes)
-                yield f"wrote {path} ({len(report.entries)} batch sizes)"
+                yield from write_choices(target, choices)
             if uncompared:
-                yield (
-                    f"note: {weight} at M {' '.join(map(str, uncompared))} is left as it is: what {engine} would run "
+                yield Note(
+                    f"{weight} at M {' '.join(map(str, uncompared))} is left as it is: what {engine} would run "
                     "otherwise was not measured with the rest; --overwrite writes the best measured."
                 )
 
-    def _choose(self, engine: Engine, usable: _Finals, baseline: Baseline, overwrite: bool) -> _Choice | None:
+    def _choose(self, engine: Engine, usable: _Finals, baseline: Baseline, overwrite: bool) -> Choice | None:
         selection = select(list(usable.values()), baseline.candidate, overwrite=overwrite)
-        if selection.winner is None:
+        entry = chosen_entry(engine, baseline, selection)
+        if entry is None or selection.winner is None:
             return None
-        kept = selection.outcome is Outcome.KEPT
-        provenance = {
-            "engine": {"name": engine.name, "version": engine.version},
-            "baseline": baseline.source,
-            "environment": asdict(self.environment),
-            "status": str(selection.outcome),
-            "reason": selection.reason,
-            "time_us": selection.time_us,
-            "baseline_us": selection.baseline_us,
-            "kernel": str(selection.winner.kernel),
-            "samples_us": list(usable[selection.winner].samples_us),
-            "labels": list(usable[selection.winner].labels),
-        }
-        return _Choice(baseline.entry if kept else engine.entry(selection.winner.config), provenance)
+        record = origin(engine, baseline, self.environment) | verdict(selection, usable[selection.winner])
+        return Choice(entry, record)
 
     def _launches(self, engine: Engine, problem: Problem, candidate: Candidate) -> bool:
         """Whether ``engine`` would launch exactly this candidate for its config."""
