@@ -68,6 +68,16 @@ class DeviceSpec:
         return self.arch.startswith(("gfx94", "gfx95", "gfx12"))
 
     @property
+    def supports_int8(self) -> bool:
+        """Whether Triton compiles the INT8 kernel for this device: on NVIDIA from SM80 on."""
+        return self.vendor is Vendor.HIP or self.compute_capability >= 80
+
+    @property
+    def unstated_num_stages(self) -> int:
+        """Stages that Triton compiles a launch with that names none; as of 3.6 to 3.9."""
+        return 2 if self.vendor is Vendor.HIP else 3
+
+    @property
     def compute_capability(self) -> int:
         """90 for ``sm_90``; 0 off CUDA."""
         digits = self.arch.removeprefix("sm_").rstrip("af")

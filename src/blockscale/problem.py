@@ -200,17 +200,17 @@ class TileConfig:
         return entry
 
     @classmethod
-    def from_entry(cls, entry: Mapping[str, Any], *, default_num_stages: int = 3) -> TileConfig:
+    def from_entry(cls, entry: Mapping[str, Any], *, unstated_num_stages: int = 3) -> TileConfig:
         """Read an entry of an engine's file.
 
-        ``default_num_stages`` is what the compiler takes where the entry is silent (74 shipped AMD files are).
+        ``unstated_num_stages`` is what the compiler takes where the entry is silent (74 shipped AMD files are).
 
         Raises:
             InputError: the entry is no mapping, lacks a tile size, or a value is no positive integer.
         """
         if not isinstance(entry, Mapping):
             raise InputError(f"entry {entry!r} is not an object of config fields.")
-        values: dict[str, Any] = {"num_stages": default_num_stages, "num_warps": 4, "group_m": 1}
+        values: dict[str, Any] = {"num_stages": unstated_num_stages, "num_warps": 4, "group_m": 1}
         for key, name in _ENTRY_KEYS.items():
             if key not in entry:
                 continue

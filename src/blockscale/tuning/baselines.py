@@ -65,7 +65,7 @@ def baseline_of(engine: Engine, problem: Problem, spec: DeviceSpec, found: Mappi
         entry = entries[key]
         if entry is not None:  # null stands for the default
             try:
-                config = TileConfig.from_entry(entry)
+                config = TileConfig.from_entry(entry, unstated_num_stages=spec.unstated_num_stages)
             except InputError:
                 pass  # the engine's launch fails on it, so nothing runs that one could compare with
             else:
