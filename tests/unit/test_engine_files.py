@@ -82,6 +82,16 @@ def test_nothing_is_rewritten_where_nothing_changes(path: Path) -> None:
     assert [(each.stat().st_ino, each.stat().st_mtime_ns) for each in (path, sidecar_path(path))] == before
 
 
+def test_a_record_that_differs_in_its_date_alone_is_no_news(path: Path) -> None:
+    record = {"environment": {"details": (("cuda", "13.0"),)}, "time_us": 9.0}
+    merge_into(path, {1: ENTRY}, {1: {**record, "written": "2026-01-01"}})
+    before = sidecar_path(path).read_bytes()
+    merge_into(path, {1: ENTRY}, {1: {**record, "written": "2026-01-02"}})
+    assert sidecar_path(path).read_bytes() == before
+    merge_into(path, {1: ENTRY}, {1: {**record, "time_us": 8.0, "written": "2026-01-02"}})
+    assert json.loads(sidecar_path(path).read_text())["1"]["written"] == "2026-01-02"
+
+
 def test_no_new_entries_write_no_file(path: Path) -> None:
     assert not merge_into(path, {}, {}).changed
     assert not path.exists()
@@ -205,7 +215,7 @@ def test_success_is_claimed_only_for_what_the_engine_would_find(path: Path) -> N
     with pytest.raises(IncompleteRunError, match="NVIDIA_H100"):
         verify_written(path, eng, WEIGHT, quant, "NVIDIA H100", {1: ENTRY})
     path.write_text("{")
-    with pytest.raises(UnreadableConfigFile):
+    with pytest.raises(IncompleteRunError, match="no config file"):
         verify_written(path, eng, WEIGHT, quant, "NVIDIA H200", {1: ENTRY})
 
 

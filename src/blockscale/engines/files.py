@@ -212,15 +212,26 @@ def _replace_if_different(path: Path, old: bytes | None, entries: Mapping[int, E
 
 
 def _merge_sidecar(path: Path, provenance: Mapping[int, Mapping[str, Any]]) -> None:
-    """Merge provenance; the caller holds the lock. A sidecar that does not parse has nothing to keep."""
+    """Merge provenance; the caller holds the lock. A sidecar that does not parse has nothing to keep.
+
+    A record that says what the old one says, but for the day it was ``written``, is no news and changes nothing.
+    """
     if not provenance:
         return
     data = _read_bytes(path)
     old, _ = _readable_entries(data, path)
-    merged = {**old, **{m: dict(record) for m, record in provenance.items()}}
+    merged = dict(old)
+    for m, record in provenance.items():
+        new = json.loads(json.dumps(record))
+        if _undated(old.get(m)) != _undated(new):
+            merged[m] = new
     text = json.dumps({str(m): merged[m] for m in sorted(merged)}, indent=2) + "\n"
     if text.encode() != data:
         replace_file(path, text.encode(), path.with_suffix(".tmp"))
+
+
+def _undated(record: Entry) -> Entry:
+    return record and {key: value for key, value in record.items() if key != "written"}
 
 
 def _scratch(path: Path) -> Path:
@@ -238,13 +249,15 @@ def verify_written(
     """Look every batch size of ``expected`` up as the engine will: by file name, then by nearest key.
 
     Raises:
-        IncompleteRunError: the engine would not find the file, or would run another config than the expected.
-        UnreadableConfigFile: the engine's loader would stumble over the file.
+        IncompleteRunError: the engine would not find or not read the file, or would run another config than expected.
     """
     name = engine.file_name(weight, quant, device_name)
     if path.name != name:
         raise IncompleteRunError(f"{path}: {engine} looks for {name} and would not find this file.")
-    entries = read_config_file(path).entries
+    try:
+        entries = read_config_file(path).entries
+    except UnreadableConfigFile as error:
+        raise IncompleteRunError(f"{error} Another program changed it: repeat the command.") from error
     for m, entry in expected.items():
         found = entries[engine.lookup_key(list(entries), m)] if entries else None
         if found != entry:
