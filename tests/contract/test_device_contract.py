@@ -89,5 +89,7 @@ def test_each_warning_is_given_once(device):
 
 
 def test_closing_twice_is_safe(device):
+    before = device.environment
     device.close()
     device.close()
+    assert device.environment == before

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from blockscale.errors import InputError
-from blockscale.executor.replay import APPROXIMATE, ReplayDevice, measuring_s
+from blockscale.executor.base import APPROXIMATE
+from blockscale.executor.replay import ReplayDevice, measuring_s
 from blockscale.hardware import H200
 from blockscale.problem import (
     Candidate,

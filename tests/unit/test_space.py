@@ -14,8 +14,8 @@ from blockscale.space import (
     Space,
     build_space,
     canonical,
+    combinations,
     cuda_axes,
-    grid,
     hardware_clauses,
     launch_grid,
     rocm_axes,
@@ -54,18 +54,20 @@ def config(**changes: object) -> TileConfig:
 
 
 def test_stock_spaces_have_the_sizes_that_people_know() -> None:
-    assert len(list(grid(cuda_axes(problem())))) == 1280
-    assert len(list(grid(cuda_axes(problem(block_k=32))))) == 1920
-    assert len(list(grid(cuda_axes(problem(format=QuantFormat.INT8, block_k=32))))) == 1280
-    assert len(list(grid(rocm_axes()))) == 800
+    assert len(list(combinations(cuda_axes(problem())))) == 1280
+    assert len(list(combinations(cuda_axes(problem(block_k=32))))) == 1920
+    assert len(list(combinations(cuda_axes(problem(format=QuantFormat.INT8, block_k=32))))) == 1280
+    assert len(list(combinations(rocm_axes()))) == 800
 
 
 def test_on_an_h200_all_but_the_32_that_exceed_shared_memory_are_legal() -> None:
     p = problem()
     space = build_space(p, H200, hopper=False)
-    illegal = [c for c in grid(space.axes) if space.reason(c) is not None]
+    illegal = [c for c in combinations(space.axes) if space.reason(c) is not None]
     assert len(illegal) == 32
-    assert illegal == [c for c in grid(space.axes) if c.num_stages * (c.block_m + c.block_n) * c.block_k > 232_448]
+    assert illegal == [
+        c for c in combinations(space.axes) if c.num_stages * (c.block_m + c.block_n) * c.block_k > 232_448
+    ]
     # With more rows of tiles than any group holds every spelling is work of its own.
     assert len(build_space(problem(M=64 * 257), H200, hopper=False)) == 1248
 
@@ -73,7 +75,7 @@ def test_on_an_h200_all_but_the_32_that_exceed_shared_memory_are_legal() -> None
 def test_rocm_filtered_by_block_k_leaves_600() -> None:
     p = problem(M=32 * 257 * 16)
     space = Space(p, MI300X, rocm_axes(), (K_DIVIDES,))
-    assert len([c for c in grid(space.axes) if space.reason(c) is None]) == 600
+    assert len([c for c in combinations(space.axes) if space.reason(c) is None]) == 600
     assert all(c.waves_per_eu == 0 and c.num_stages == 2 for c in build_space(p, MI300X, hopper=False))
 
 

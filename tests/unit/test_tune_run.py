@@ -14,7 +14,6 @@ from blockscale.executor.replay import ReplayDevice
 from blockscale.problem import Candidate, Kernel, TileConfig, TrialStatus, WeightShape
 from blockscale.recording import embedded, load_recording
 from blockscale.selection import Outcome
-from blockscale.space import canonical
 from blockscale.store import Store
 from blockscale.tuning.events import FileWritten, Note, RunSummary, TrialFinished
 from blockscale.tuning.request import TuneRequest
@@ -30,7 +29,7 @@ POOR = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_
 
 @pytest.fixture(scope="module")
 def recorded() -> Device:
-    return ReplayDevice(load_recording(embedded("h200")), canonical)
+    return ReplayDevice(load_recording(embedded("h200")))
 
 
 class Bench:

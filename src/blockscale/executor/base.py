@@ -8,6 +8,9 @@ from typing import Protocol
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import Candidate, Environment, Problem, Trial
 
+APPROXIMATE = "approximate"
+"""Label of a trial whose time was measured on a kernel akin to the one asked for."""
+
 
 class Device(Protocol):
     """Something that runs trials, one problem at a time.

@@ -95,11 +95,6 @@ class FaultyDevice:
         """Environment of the inner device."""
         return self._inner.environment
 
-    @property
-    def trials_run(self) -> int:
-        """Trials begun so far, the failed ones included."""
-        return self._count
-
     def prepare(self, problems: Sequence[Problem]) -> None:
         """As the inner device."""
         self._check_present()

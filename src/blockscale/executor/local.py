@@ -13,15 +13,16 @@ from blockscale.hardware import DeviceSpec
 from blockscale.measure.child import Child, ChildError, ChildTarget
 from blockscale.measure.compile_cache import default_cache_dir, prune
 from blockscale.measure.compile_pool import CompileOptions, CompilePool, PoolSettings
+from blockscale.measure.conditions import HW_SLOWDOWN, POWER_CAPPED, THERMAL
 from blockscale.measure.process import NO_GPU, Limits, MeasuringProcess, start_error
 from blockscale.measure.protocol import GpuInfo, Measured
 from blockscale.problem import Candidate, Environment, Phase, Problem, QuantFormat, Trial, TrialStatus
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _LABEL_WARNINGS = {
-    "power_capped": "the GPU ran into its power limit while timing: times hold for this limit.",
-    "thermal": "the GPU slowed down for heat while timing: some times are too long; cool it and tune again.",
-    "hw_slowdown": "the hardware slowed the GPU down while timing (power supply or heat): some times are too long.",
+    POWER_CAPPED: "the GPU ran into its power limit while timing: times hold for this limit.",
+    THERMAL: "the GPU slowed down for heat while timing: some times are too long; cool it and tune again.",
+    HW_SLOWDOWN: "the hardware slowed the GPU down while timing (power supply or heat): some times are too long.",
 }
 
 

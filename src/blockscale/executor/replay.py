@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from blockscale import space
 from blockscale.errors import InputError
+from blockscale.executor.base import APPROXIMATE
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import Candidate, Environment, GemmShape, Kernel, Phase, Problem, TileConfig, Trial, TrialStatus
 from blockscale.recording import Recording
-
-APPROXIMATE = "approximate"
-"""Label of a trial whose time was measured on a kernel akin to the one asked for."""
+from blockscale.space import canonical
 
 # SGLang's and vLLM's FP8 kernels differ in whether the K tail is masked, which costs 3–25% on one config.
 _STAND_INS = {Kernel.FP8_MASKED: Kernel.FP8, Kernel.FP8: Kernel.FP8_MASKED}
-
-Canonical = Callable[[Problem, TileConfig], TileConfig]
 
 
 def measuring_s(shape: GemmShape) -> float:
@@ -55,9 +51,8 @@ class ReplayDevice:
     fresh ones of the real device, nor those of a shorter recording for those of a longer one.
     """
 
-    def __init__(self, recording: Recording, canonical: Canonical = space.canonical) -> None:
+    def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._canonical = canonical
         self._answers: dict[tuple[Problem, Kernel], dict[TileConfig, _Answers]] = {}
         self._said: set[str] = set()
         self._unsaid: list[str] = []
@@ -138,7 +133,7 @@ class ReplayDevice:
         kernel, config = candidate.kernel, candidate.config
         if kernel is Kernel.FP8_HOPPER and not config.has_swap_split:
             kernel = Kernel.FP8
-        return kernel, self._canonical(problem, config)
+        return kernel, canonical(problem, config)
 
     def _of(self, problem: Problem, kernel: Kernel) -> dict[TileConfig, _Answers]:
         key = (problem, kernel)
@@ -176,9 +171,9 @@ class ReplayDevice:
         return f"{asked} not recorded: a recorded device answers only for what it holds. Ask for one of these: {held}."
 
 
-def _rank(row: Trial, canonical: TileConfig) -> tuple[bool, float]:
+def _rank(row: Trial, canonical_config: TileConfig) -> tuple[bool, float]:
     time_us = row.time_us
-    return row.candidate.config != canonical, float("inf") if time_us is None else time_us
+    return row.candidate.config != canonical_config, float("inf") if time_us is None else time_us
 
 
 def _scheme(problem: Problem) -> str:

@@ -1,6 +1,6 @@
 """The configs worth trying: axes, the legality predicate with its reasons, canonical form, neighbours and samples."""
 
-from blockscale.space.axes import Axis, cuda_axes, grid, hopper_axes, rocm_axes, stock_axes
+from blockscale.space.axes import Axis, combinations, cuda_axes, hopper_axes, rocm_axes, stock_axes
 from blockscale.space.clauses import (
     Clause,
     hardware_clauses,
@@ -18,8 +18,8 @@ __all__ = [
     "Space",
     "build_space",
     "canonical",
+    "combinations",
     "cuda_axes",
-    "grid",
     "hardware_clauses",
     "has_warpgroup_mma",
     "hopper_axes",

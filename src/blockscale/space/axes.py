@@ -34,7 +34,7 @@ class Axis:
         return tuple(v for v in (self.before(value), self.after(value)) if v is not None)
 
 
-def grid(axes: Sequence[Axis]) -> Iterator[TileConfig]:
+def combinations(axes: Sequence[Axis]) -> Iterator[TileConfig]:
     """Every combination of the axes' values; the last axis moves fastest."""
     names = [axis.name for axis in axes]
     for values in itertools.product(*(axis.values for axis in axes)):

@@ -10,7 +10,7 @@ from typing import Any
 from blockscale.errors import InputError
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import Problem, TileConfig
-from blockscale.space.axes import Axis, grid, hopper_axes, stock_axes
+from blockscale.space.axes import Axis, combinations, hopper_axes, stock_axes
 from blockscale.space.clauses import Clause, hardware_clauses
 from blockscale.space.launch import canonical
 
@@ -89,7 +89,7 @@ class Space:
 
     def _configs(self) -> tuple[TileConfig, ...]:
         if self._all is None:
-            legal = (self.canonical(config) for config in grid(self.axes) if self.reason(config) is None)
+            legal = (self.canonical(config) for config in combinations(self.axes) if self.reason(config) is None)
             self._all = tuple(dict.fromkeys(legal))
         return self._all
 
@@ -135,13 +135,13 @@ def build_space(problem: Problem, spec: DeviceSpec, *, hopper: bool, clauses: Se
     """
     axes = stock_axes(problem, spec) + (hopper_axes() if hopper else ())
     space = Space(problem, spec, axes, (*hardware_clauses(spec), *clauses))
-    if not any(space.reason(config) is None for config in grid(axes)):
+    if not any(space.reason(config) is None for config in combinations(axes)):
         raise InputError(_empty_message(space))
     return space
 
 
 def _empty_message(space: Space) -> str:
-    remaining = list(grid(space.axes))
+    remaining = list(combinations(space.axes))
     given = f"{space.problem} ({space.problem.quant.format}, block {_block(space)}) on {space.spec.name}"
     for clause in space.clauses:
         kept = [config for config in remaining if clause.check(space.problem, config) is None]
