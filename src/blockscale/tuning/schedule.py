@@ -33,8 +33,9 @@ def longest_first(problems: Iterable[Problem]) -> list[Problem]:
 def split_evenly(items: Sequence[T], workers: int, seed: int) -> list[list[T]]:
     """Items shuffled by ``seed`` and split over ``workers`` so that their counts differ by at most one.
 
-    The static schedule: fair in count, blind to cost. The caller's sequence is left as it is; with more workers than
-    items some lists are empty.
+    The static schedule of the engines' own tuning script: fair in count, blind to cost. No run uses it; it is what
+    ``longest_first`` is to be compared with on several GPUs. The caller's sequence is left as it is; with more workers
+    than items some lists are empty.
 
     Raises:
         ValueError: ``workers`` is less than 1.
