@@ -107,7 +107,9 @@ def test_ctrl_c_saves_what_is_finished_and_the_same_command_continues(tuned, tmp
     with os.fdopen(reader, "rb", buffering=0) as output:
         seen = b""
         while b'"problem"' not in seen:
-            seen += output.read(256)
+            chunk = output.read(256)
+            assert chunk, f"ended before the first problem: {process.communicate()[1]}"
+            seen += chunk
         process.send_signal(signal.SIGINT)
         while output.read(4096):
             pass
@@ -118,6 +120,23 @@ def test_ctrl_c_saves_what_is_finished_and_the_same_command_continues(tuned, tmp
     last = events(blockscale(tmp_path, *arguments))[-1]
     assert last["trials_reused"] > 0
     assert files_in(tmp_path / "configs") == files_in(tuned[0] / "configs")
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_reader_that_leaves_ends_the_run_quietly_and_what_is_finished_is_saved(form, tuned, tmp_path):
+    arguments = ["tune", *PROBLEM, "--engine", "sglang", "--batch-sizes", *BATCH_SIZES, *form]
+    process = subprocess.Popen([*BLOCKSCALE, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    seen = b""
+    while b"M=4096" not in seen and b'"M": 4096' not in seen:
+        seen += process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 141
+    (written,) = files_in(tmp_path / "configs").values()
+    assert "4096" in json.loads(written)
+    assert blockscale(tmp_path, *arguments).returncode == 0
+    assert files_in(tmp_path / "configs") == {f"sglang/{NAME}": files_in(tuned[0] / "configs")[f"sglang/{NAME}"]}
 
 
 def test_a_broken_file_is_kept_aside_and_a_foreign_device_name_is_warned_of(tmp_path):

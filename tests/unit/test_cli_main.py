@@ -46,6 +46,13 @@ def test_help_of_a_command_exits_well(name, capsys):
     assert f"usage: blockscale {name}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_fits_a_terminal_of_80_columns(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*filter(None, [name]), "--help"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 def test_version_and_no_command(capsys):
     assert main(["--version"]) == 0
     assert main([]) == 2
@@ -84,6 +91,13 @@ def test_expected_errors_are_one_line_with_their_exit_code(error, code, monkeypa
     monkeypatch.delenv("BLOCKSCALE_DEBUG", raising=False)
     assert failing_with(error, monkeypatch) == code
     assert capsys.readouterr().err == f"blockscale: error: {error}\n"
+
+
+def test_a_path_that_may_not_be_used_is_one_line(monkeypatch, capsys):
+    monkeypatch.delenv("BLOCKSCALE_DEBUG", raising=False)
+    assert failing_with(PermissionError(13, "Permission denied", "/root/config.json"), monkeypatch) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("blockscale: error: /root/config.json cannot be accessed (permission denied): give a path")
 
 
 def test_debug_adds_the_traceback(monkeypatch, capsys):

@@ -84,3 +84,27 @@ def test_a_store_place_that_cannot_be_used_is_said(name, monkeypatch, capsys, tm
     monkeypatch.chdir(tmp_path)
     assert main(["doctor", "--store", name]) == 0
     assert "no   store:" in capsys.readouterr().out
+
+
+def test_text_fits_a_terminal():
+    text = doctor_text(facts(H200, places=(PlaceFacts("store", Path("/s.db"), 0, "cannot be written " * 9),)), 80)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("place", ["store", "compiler cache"])
+def test_a_place_that_may_not_be_looked_at_is_said(place, monkeypatch, capsys, tmp_path):
+    """As for a user who is not root and works with root's home; here a folder denies every look into it."""
+    closed = tmp_path / "closed"
+    stat = Path.stat
+
+    def guarded(path, **options):
+        if path.is_relative_to(closed) and path != closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr("blockscale.executor.local.visible_gpus", list)
+    monkeypatch.setattr(Path, "stat", guarded)
+    monkeypatch.setenv("XDG_CACHE_HOME", str((closed if place == "compiler cache" else tmp_path) / "cache"))
+    store = (closed if place == "store" else tmp_path) / "s.db"
+    assert main(["doctor", "--store", str(store)]) == 0
+    assert f"no   {place}: {closed}" in capsys.readouterr().out

@@ -189,3 +189,31 @@ def test_plan_says_what_where_and_at_most_how_long():
     # 200 compiles at 0.77 CPU-seconds on 10 CPUs outlast the measuring.
     assert a_plan().expected_s == pytest.approx(15.4)
     assert a_plan(time_budget_s=3.0).expected_s == 3.0
+
+
+WORDS = "DeepGEMM outranks Triton where it is installed (SGLANG_ENABLE_JIT_DEEPGEMM=0 turns it off): measure your load."
+
+
+@pytest.mark.parametrize("width", [66, 80, 100])
+def test_the_end_of_a_run_fits_the_terminal(width):
+    text = closing_text(a_summary(a_result(), KEPT, NO_CANDIDATE), (), {"sglang 0.5.23": [WORDS]}, width)
+    assert all(display_width(line) <= width for line in text.splitlines())
+    assert "% of roofline" in text
+    assert ("config" in text.splitlines()[0]) == (width >= 97)
+    assert " ".join(text.split()).endswith(WORDS)
+
+
+def test_a_narrow_table_loses_optional_columns_only_the_last_first():
+    columns = (Column("aaaa"), Column("bbbb", optional=True), Column("cccc"), Column("dddd", optional=True))
+    table = Table(columns, (("1", "2", "3", "4"),))
+    titles = [render_table(table, width).splitlines()[0] for width in (None, 22, 21, 15, 2)]
+    assert titles == ["aaaa  bbbb  cccc  dddd"] * 2 + ["aaaa  bbbb  cccc", "aaaa  cccc", "aaaa  cccc"]
+
+
+def test_a_narrow_line_of_a_result_keeps_its_times():
+    progress = Progress([Problem(GemmShape(16, 2112, 7168))], 1, lambda: 0.0)
+    whole, narrow, narrowest = (progress.result_line(a_result(), width) for width in (None, 85, 60))
+    assert whole.endswith("· 118 tried")
+    assert whole.startswith(narrow)
+    assert narrow.endswith("split8")
+    assert narrowest.endswith("33.4 → 8.9 µs (3.75×)")

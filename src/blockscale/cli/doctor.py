@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import blockscale
+from blockscale.cli.live import terminal_width
 from blockscale.cli.parsing import Parser
 from blockscale.engines import installed_engines
 from blockscale.errors import BlockscaleError
@@ -42,7 +43,7 @@ def build_parser() -> Parser:
 def run(args: argparse.Namespace) -> int:
     """Print the findings; nothing is changed. No GPU is no error."""
     facts = gather(args.store)
-    print(json.dumps(doctor_json(facts), ensure_ascii=False) if args.json else doctor_text(facts))
+    print(json.dumps(doctor_json(facts), ensure_ascii=False) if args.json else doctor_text(facts, terminal_width()))
     return 0 if anything_works(facts) else _NOTHING_WORKS
 
 
@@ -96,20 +97,27 @@ def _store(path: Path) -> PlaceFacts:
 
     path = path.expanduser().resolve()
     problem = None
+    used = 0
     try:
         check_location(path, Path("/proc/self/mounts"))
+        used = sum(p.stat().st_size for p in (path, Path(f"{path}-wal")) if p.is_file())
     except BlockscaleError as error:
         problem = str(error)
-    log = Path(f"{path}-wal")
-    used = sum(p.stat().st_size for p in (path, log) if p.is_file())
+    except PermissionError:
+        problem = f"{path.parent} may not be entered; give --store another file"
     return PlaceFacts("store", path, used, problem)
 
 
 def _cache() -> PlaceFacts:
     folder = default_cache_dir()
-    existing = next(p for p in (folder, *folder.parents) if p.exists())
+    way_out = "set XDG_CACHE_HOME to a folder that can be"
     problem = None
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        problem = f"{existing} cannot be written; set XDG_CACHE_HOME to a folder that can"
-    used = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else 0
+    used = 0
+    try:
+        existing = next(p for p in (folder, *folder.parents) if p.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            problem = f"{existing} cannot be written; {way_out}"
+        used = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
+    except PermissionError:
+        problem = f"{folder} cannot be reached (permission denied); {way_out}"
     return PlaceFacts("compiler cache", folder, used, problem)

@@ -14,8 +14,9 @@ from blockscale.errors import InputError
 from blockscale.report.lines import plain_line
 from blockscale.store import Store, choose_environment, export_recording
 
-_EPILOG = """A store may hold measurements of several environments (GPU, driver, torch, Triton); times of two never mix.
-Where there are several, name one by --device-name or by --environment."""
+_EPILOG = """A store may hold measurements of several environments (GPU, driver, torch,
+Triton); times of two never mix. Where there are several, name one by
+--device-name or by --environment."""
 
 
 def build_parser() -> Parser:
@@ -24,6 +25,7 @@ def build_parser() -> Parser:
     parser.add_argument(
         "what",
         choices=["configs", "recording"],
+        metavar="{configs,recording}",
         help="configs: the engines' files, from the trials of finished problems; recording: a file for "
         "--device recorded:FILE",
     )
@@ -52,6 +54,8 @@ def _recording(args: argparse.Namespace) -> int:
             raise InputError(f"--{name}: belongs to `export configs`; leave it out of `export recording`.")
     if args.output is None:
         raise InputError("export recording: no file to write; give -o PATH.")
+    if args.output.exists() and not args.output.is_file():  # a device such as /dev/null would be replaced
+        raise InputError(f"-o {args.output}: not a regular file; give the name of a file.")
     with Store.open(args.store, create=False) as store:
         count = export_recording(store, args.output, args.device_name, args.environment)
     print(f"wrote {args.output} ({count} trials); use it with --device recorded:{args.output}")

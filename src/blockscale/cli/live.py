@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +22,9 @@ from blockscale.tuning.request import TuneRequest
 def watch(request: TuneRequest, engines: Sequence[Engine], spec: DeviceSpec, *, as_json: bool) -> Iterator[Observer]:
     """An observer that shows a run on stdout; the closing table follows when the run ended by itself."""
     if as_json:
-        yield _print_json
+        yield _while_read(_print_json)
         return
+    width = terminal_width()
     progress = Progress(request.problems(), len(engines), time.monotonic)
     summaries: list[RunSummary] = []
     with _screen(progress) as say:
@@ -31,13 +33,39 @@ def watch(request: TuneRequest, engines: Sequence[Engine], spec: DeviceSpec, *, 
             progress.update(event)
             if isinstance(event, RunSummary):
                 summaries.append(event)
-            elif (line := _line(event, progress)) is not None:
+            elif (line := _line(event, progress, width)) is not None:
                 say(line)
 
-        yield observe
+        yield _while_read(observe)
     for summary in summaries:
         notes = {str(e): e.backend_note(spec, request.quant) for e in engines}
-        print("\n" + closing_text(summary, progress.approximate, notes), flush=True)
+        print("\n" + closing_text(summary, progress.approximate, notes, width), flush=True)
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that stdout is, None where it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _while_read(show: Observer) -> Observer:
+    """Show events until whoever reads them is gone: that ends the run, whose last files are then written in silence.
+
+    Raises:
+        BrokenPipeError: the reader is gone, told once.
+    """
+    gone = False
+
+    def observe(event: Event) -> None:
+        nonlocal gone
+        if gone:
+            return
+        try:
+            show(event)
+        except BrokenPipeError:
+            gone = True
+            raise
+
+    return observe
 
 
 def _print_json(event: Event) -> None:
@@ -46,13 +74,13 @@ def _print_json(event: Event) -> None:
         print(line, flush=True)
 
 
-def _line(event: Event, progress: Progress) -> str | None:
-    """One event as one plain line, None for events without one."""
+def _line(event: Event, progress: Progress, width: int | None) -> str | None:
+    """One event as one plain line for a terminal of ``width`` columns, None for events without one."""
     match event:
         case RunStarted():
             return f"{event.device.name}: {event.problems} problems for {', '.join(event.engines)}"
         case ProblemResult():
-            return progress.result_line(event)
+            return progress.result_line(event, width)
         case FileWritten():
             return f"wrote {event.path} ({len(event.keys)} batch sizes)"
         case Note():
@@ -78,7 +106,7 @@ def _screen(progress: Progress) -> Iterator[Callable[[str], None]]:
         return Text("\n".join(progress_lines(progress.view())), overflow="ellipsis", no_wrap=True)
 
     with Live(get_renderable=renderable, console=console, refresh_per_second=4, transient=True):
-        yield lambda line: console.print(line, markup=False)
+        yield lambda line: console.print(Text(line), soft_wrap=True)  # a path that is copied stays in one piece
 
 
 def _say_plainly(line: str) -> None:

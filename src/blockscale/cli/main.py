@@ -41,10 +41,13 @@ COMMANDS = {
 
 _EXIT_CODES = """exit codes:
   0    done, warnings possible
+  1    doctor: nothing can work here
   2    the input is wrong; nothing was changed
-  3    incomplete, the same command continues (disk full, GPU lost, a problem without a valid candidate)
+  3    incomplete, the same command continues (disk full, GPU lost, or a problem
+       without a valid candidate)
   70   an error of blockscale itself
-  130  interrupted, the same command continues"""
+  130  interrupted, the same command continues
+  141  whoever read the output closed it"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,6 +76,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output is gone; the interpreter must not fail again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
+    except PermissionError as error:
+        _log_traceback()
+        print(
+            f"blockscale: error: {error.filename or error} cannot be accessed (permission denied): give a path that "
+            "this user may read and write.",
+            file=sys.stderr,
+        )
+        return InputError.exit_code
     except Exception as error:
         import traceback
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from blockscale.errors import InputError
 from blockscale.problem import OutDtype
+
+_HELP_WIDTH = 78  # as argparse fills the rest on a terminal of 80 columns
 
 
 class Parser(argparse.ArgumentParser):
@@ -16,7 +19,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, description: str, epilog: str = "") -> None:
         super().__init__(
             prog=prog,
-            description=description,
+            description=textwrap.fill(description, _HELP_WIDTH),
             epilog=epilog,
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,

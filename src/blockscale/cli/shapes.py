@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         print(render_table(shapes_table(shapes)))
         for note in shapes.notes:
             print(f"note: {note}")
+    sys.stdout.flush()  # so that in a log the errors follow the table
     for refused in shapes.refused:
         print(f"blockscale: error: {refused}", file=sys.stderr)
     return InputError.exit_code if shapes.refused else 0

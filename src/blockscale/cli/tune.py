@@ -21,9 +21,10 @@ from blockscale.space import build_space
 from blockscale.tuning.events import Note, RunSummary
 from blockscale.tuning.request import STOCK_BATCH_SIZES, TuneRequest, check_sizes, distinct_batch_sizes
 
-_EPILOG = """Without MODEL and without --N/--K the preset deepseek-v3 is tuned. Without a GPU, try it on a recorded one:
+_EPILOG = """Without MODEL and without --N/--K the preset deepseek-v3 is tuned.
+Without a GPU, try it on a recorded one:
 
-  blockscale tune --N 2112 --K 7168 --device recorded:h200 --batch-sizes 1 16 64 256 1024 4096"""
+  blockscale tune --N 2112 --K 7168 --device recorded:h200 --batch-sizes 1 16 64"""
 
 
 def build_parser() -> Parser:

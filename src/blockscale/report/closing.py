@@ -5,22 +5,29 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from blockscale.report.results import outcome_lines, result_table
-from blockscale.report.table import render_table
+from blockscale.report.table import render_table, wrap
 from blockscale.tuning.events import RunSummary
 
 
-def closing_text(summary: RunSummary, approximate: Collection[str], notes: Mapping[str, Sequence[str]]) -> str:
-    """Everything that is said after the last problem.
+def closing_text(
+    summary: RunSummary,
+    approximate: Collection[str],
+    notes: Mapping[str, Sequence[str]],
+    width: int | None = None,
+) -> str:
+    """Everything that is said after the last problem, fitted to a terminal of ``width`` columns if that is given.
 
     ``approximate`` names engines whose times were measured on another kernel, ``notes`` holds each engine's sentences
     on how its files come into use.
     """
-    blocks = [render_table(result_table(summary.results, approximate)), "\n".join(_figures(summary, approximate))]
+    figures = [wrap(line, width, "  ") for line in _figures(summary, approximate)]
+    blocks = [render_table(result_table(summary.results, approximate), width), "\n".join(figures)]
     if summary.files:
         blocks.append("\n".join(["Files", *(f"  {path}" for path in summary.files)]))
     for engine, sentences in notes.items():
         if sentences:
-            blocks.append("\n".join([f"In {engine}", *(f"  · {sentence}" for sentence in sentences)]))
+            lines = [wrap(f"  · {sentence}", width, "    ") for sentence in sentences]
+            blocks.append("\n".join([f"In {engine}", *lines]))
     return "\n\n".join(blocks)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from blockscale.engines import InstalledEngine, engine
 from blockscale.hardware import DeviceSpec, Vendor
 from blockscale.problem import Environment
-from blockscale.report.table import Column, Table, render_table
+from blockscale.report.table import Column, Table, render_table, wrap
 
 _FIRST_INT8_CAPABILITY = 80  # Triton compiles the INT8 kernel from SM80 on
 
@@ -77,16 +77,16 @@ def anything_works(facts: MachineFacts) -> bool:
     return bool(facts.gpus or facts.recordings)
 
 
-def doctor_text(facts: MachineFacts) -> str:
-    """The report for a person."""
+def doctor_text(facts: MachineFacts, width: int | None = None) -> str:
+    """The report for a person, fitted to a terminal of ``width`` columns if that is given."""
     blocks = ["\n".join(["Installed", *(f"  {name:<16} {version or '–'}" for name, version in facts.packages)])]
     if facts.gpus:
-        blocks.append(render_table(_gpu_table(facts)))
+        blocks.append(render_table(_gpu_table(facts), width))
     engines = [f"  {e.name} {e.version}: {e.config_folder or 'folder unknown'}" for e in facts.engines]
     blocks.append("\n".join(["Engines", *(engines or ["  none in this Python; files are written for sglang"])]))
     places = [f"  {p.name:<16} {p.path} ({p.used_bytes / 1e6:.1f} MB)" for p in facts.places]
     blocks.append("\n".join(["Places", *places]))
-    lines = [f"  {'yes' if v.works else 'no ':<4} {v.what}: {v.text}" for v in verdicts(facts)]
+    lines = [wrap(f"  {'yes' if v.works else 'no':<4} {v.what}: {v.text}", width, " " * 7) for v in verdicts(facts)]
     blocks.append("\n".join(["What works", *lines]))
     return "\n\n".join(blocks)
 
@@ -148,9 +148,9 @@ def _gpu_table(facts: MachineFacts) -> Table:
         Column("arch"),
         Column("memory GB", figures=True),
         Column("shared KiB", figures=True),
-        Column("units", figures=True),
+        Column("units", figures=True, optional=True),
         Column("L2 MiB", figures=True),
-        Column("driver"),
+        Column("driver", optional=True),
     )
     rows = tuple(
         (

@@ -33,12 +33,40 @@ def _record(event: Event) -> dict[str, Any] | None:
                 "problems": event.problems,
             }
         case ProblemResult():
-            return {"event": "problem", **event.to_json()}
+            return {"event": "problem", **_problem(event)}
         case FileWritten():
             return {"event": "file", "engine": event.engine, "path": str(event.path), "keys": list(event.keys)}
         case Note():
             return {"event": "warning" if event.warning else "note", "text": event.text}
         case RunSummary():
-            return event.to_json()
+            return _summary(event)
         case _:
             return None
+
+
+def _problem(result: ProblemResult) -> dict[str, Any]:
+    shape = result.problem.shape
+    return {
+        "M": shape.M,
+        "N": shape.N,
+        "K": shape.K,
+        "engine": result.engine,
+        "config": result.entry,
+        "time_us": result.time_us,
+        "baseline_us": result.baseline_us,
+        "roofline_us": result.roofline_us,
+        "status": str(result.outcome),
+        "reason": result.reason,
+        "screened": result.screened,
+    }
+
+
+def _summary(summary: RunSummary) -> dict[str, Any]:
+    return {
+        "event": "summary",
+        "trials_measured": summary.trials_measured,
+        "trials_reused": summary.trials_reused,
+        "files": [str(path) for path in summary.files],
+        "problems": [_problem(result) for result in summary.results],
+        "complete": summary.complete,
+    }

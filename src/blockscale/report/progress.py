@@ -87,8 +87,11 @@ class Progress:
             approximate=engine in self.approximate,
         )
 
-    def result_line(self, result: ProblemResult) -> str:
-        """One finished problem as one plain line; call after ``update``."""
+    def result_line(self, result: ProblemResult, width: int | None = None) -> str:
+        """One finished problem as one plain line; call after ``update``.
+
+        Config and number of candidates are left out where they do not fit into ``width`` characters.
+        """
         mark = "≈" if result.engine in self.approximate else ""
         place = f"[{len(self.results):>{len(str(self._total))}}/{self._total}]"
         head = f"{place} {result.engine} {result.problem}: "
@@ -100,7 +103,13 @@ class Progress:
         else:
             ratio = "" if gain is None else f" ({mark}{gain:.2f}×)"
             change = f"{format_us(result.baseline_us, mark)} → {format_us(result.time_us, mark)} µs{ratio}"
-        return f"{head}{change} · {short_config(result.entry)} · {result.screened} tried"
+        line = f"{head}{change}"
+        for part in (short_config(result.entry), f"{result.screened} tried"):
+            longer = f"{line} · {part}"
+            if width is not None and len(longer) > width:
+                break
+            line = longer
+        return line
 
 
 def progress_lines(view: ProgressView) -> list[str]:

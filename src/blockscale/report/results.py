@@ -19,7 +19,7 @@ def result_table(results: Sequence[ProblemResult], approximate: Collection[str] 
     """Rows as tuned: shape, M, baseline µs, tuned µs, speed-up, share of the roofline, config.
 
     ``approximate`` names engines whose times were measured on another kernel: theirs carry a ``≈``. The engine has a
-    column of its own where there are several.
+    column of its own where there are several. The config may be left out of a narrow table; the file holds it.
     """
     several = len({r.engine for r in results}) > 1
     columns = (
@@ -30,7 +30,7 @@ def result_table(results: Sequence[ProblemResult], approximate: Collection[str] 
         Column("tuned µs", figures=True),
         Column("speed-up", figures=True),
         Column("% of roofline", figures=True),
-        Column("config"),
+        Column("config", optional=True),
     )
     rows = tuple(((r.engine,) if several else ()) + _row(r, "≈" if r.engine in approximate else "") for r in results)
     return Table(columns, rows)
