@@ -4,6 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("fast", max_examples=60, deadline=None)
+settings.register_profile("stress", max_examples=2000, deadline=None)  # `make stress`
+settings.load_profile("fast")
 
 
 @pytest.fixture(scope="session")

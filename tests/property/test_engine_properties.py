@@ -4,7 +4,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockscale.engines import engine, merge_into, read_config_file
@@ -24,7 +24,6 @@ old_files = st.dictionaries(batch_sizes, st.none() | entries, max_size=5)
 new_files = st.dictionaries(batch_sizes, entries, max_size=5)
 
 
-@settings(max_examples=60, deadline=None)
 @given(old=old_files, new=new_files, shuffled=st.randoms())
 def test_a_merge_is_the_union_in_numeric_order(old, new, shuffled) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blockscale.executor.replay import ReplayDevice
@@ -77,7 +77,6 @@ def by_problem_and_kernel(some):
 
 
 @given(st.lists(trials(), min_size=1, max_size=8), st.sampled_from(["r.jsonl", "r.jsonl.gz"]))
-@settings(max_examples=60, deadline=None)
 def test_recording_gives_back_what_was_written(some, name):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
@@ -88,7 +87,6 @@ def test_recording_gives_back_what_was_written(some, name):
 
 
 @given(st.lists(trials(), min_size=1, max_size=8))
-@settings(max_examples=40, deadline=None)
 def test_store_gives_back_what_was_added_also_after_reopening(some):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "s.db"
@@ -104,7 +102,6 @@ def test_store_gives_back_what_was_added_also_after_reopening(some):
 
 
 @given(trials())
-@settings(max_examples=40, deadline=None)
 def test_exported_store_replays_the_same_trial(trial):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "r.jsonl.gz"

@@ -66,7 +66,7 @@ def test_canonical_is_idempotent(problem: Problem, config: TileConfig) -> None:
     assert canonical(problem, once) == once
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(problem=problems, spec=devices, seed=st.integers(0, 1000))
 def test_whatever_a_space_gives_is_legal_canonical_and_distinct(problem: Problem, spec: object, seed: int) -> None:
     space = build_space(problem, spec, hopper=False)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def test_whatever_a_space_gives_is_legal_canonical_and_distinct(problem: Problem
         assert space.canonical(config) == config
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(problem=problems, spec=devices, seed=st.integers(0, 1000))
 def test_neighbours_are_legal_canonical_and_lead_back(problem: Problem, spec: object, seed: int) -> None:
     space = build_space(problem, spec, hopper=True)  # type: ignore[arg-type]
