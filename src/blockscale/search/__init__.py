@@ -1,4 +1,4 @@
-"""Ask/tell searches over a space of configs. Pure and deterministic for a seed; nothing here knows a device."""
+"""Ask/tell searches over a space of configs. Pure and deterministic for a seed; nothing here talks to a device."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The contract of a search: ask for configs to try, tell what they took. Pure; it knows no device."""
+"""The contract of a search: ask for configs to try, tell what they took. Pure; it talks to no device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from blockscale.problem import TileConfig
@@ -24,6 +25,20 @@ class Strategy(Protocol):
     def tell(self, config: TileConfig, time_us: float | None) -> None:
         """What an asked config took in µs; None where it failed or could not be tried."""
         ...
+
+
+class FixedOrder:
+    """Asks for configs in an order that no outcome changes, without repeats, up to a number of trials."""
+
+    def __init__(self, order: Iterable[TileConfig], trials: int | None) -> None:
+        self._order: Iterator[TileConfig] = itertools.islice(dict.fromkeys(order), trials)
+
+    def ask(self, n: int) -> list[TileConfig]:
+        """The next ``n`` configs of the order."""
+        return list(itertools.islice(self._order, n))
+
+    def tell(self, config: TileConfig, time_us: float | None) -> None:
+        """Outcomes change nothing here."""
 
 
 def legal_starts(space: Space, starts: Iterable[TileConfig]) -> list[TileConfig]:

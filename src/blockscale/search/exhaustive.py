@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 from blockscale.problem import TileConfig
-from blockscale.search.base import legal_starts
+from blockscale.search.base import FixedOrder, legal_starts
 from blockscale.space import Space
-
-
-class FixedOrder:
-    """Asks for configs in an order that no outcome changes, without repeats, up to a number of trials."""
-
-    def __init__(self, order: Iterable[TileConfig], trials: int | None) -> None:
-        self._order: Iterator[TileConfig] = itertools.islice(dict.fromkeys(order), trials)
-
-    def ask(self, n: int) -> list[TileConfig]:
-        """The next ``n`` configs of the order."""
-        return list(itertools.islice(self._order, n))
-
-    def tell(self, config: TileConfig, time_us: float | None) -> None:
-        """Outcomes change nothing here."""
 
 
 class Exhaustive(FixedOrder):

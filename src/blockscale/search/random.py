@@ -7,8 +7,7 @@ import random
 from collections.abc import Sequence
 
 from blockscale.problem import TileConfig
-from blockscale.search.base import legal_starts
-from blockscale.search.exhaustive import FixedOrder
+from blockscale.search.base import FixedOrder, legal_starts
 from blockscale.space import Space
 
 

@@ -19,14 +19,14 @@ from blockscale.hardware import DeviceSpec
 from blockscale.problem import Candidate, Environment, Phase, Problem, Trial
 from blockscale.store import rows
 from blockscale.store.failures import damaged, opening, using
-from blockscale.store.filesystem import check_location
+from blockscale.store.filesystem import MOUNT_TABLE, check_location
 from blockscale.store.lock import hold_store
 from blockscale.store.schema import check_header, check_version, migrate
 
 JSON: TypeAlias = Any
 """What ``json.dumps`` takes and ``json.loads`` gives."""
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _BUSY_TIMEOUT_S = 10.0  # how long to wait for a person's own sqlite3 to let go
 _PAGE_ROWS = 1000
@@ -56,7 +56,7 @@ class Store:
         }
 
     @classmethod
-    def open(cls, path: Path, *, create: bool = True, mount_table: Path = Path("/proc/self/mounts")) -> Self:
+    def open(cls, path: Path, *, create: bool = True, mount_table: Path = MOUNT_TABLE) -> Self:
         """Open a store for this process alone, bring it to the newest version, create it where there is none.
 
         ``create=False`` refuses a missing file. ``mount_table`` tells which folders are on a network.
@@ -297,5 +297,5 @@ def _connect(path: Path) -> sqlite3.Connection:
     except BaseException:
         connection.close()
         raise
-    _log.debug("opened store %s, version was %d", path, version)
+    log.debug("opened store %s, version was %d", path, version)
     return connection

@@ -42,8 +42,11 @@ _NETWORK_FUSE = {
 }
 
 
-def check_location(path: Path, mount_table: Path) -> None:
-    """Refuse a place where a store cannot lie.
+MOUNT_TABLE = Path("/proc/self/mounts")
+
+
+def check_location(path: Path, mount_table: Path = MOUNT_TABLE) -> None:
+    """Refuse a place where a store cannot lie; ``mount_table`` tells which folders are on a network.
 
     Raises:
         InputError: ``path`` is a folder, its folder is missing, not writable, or on a network file system.

@@ -55,23 +55,6 @@ class ProblemResult:
     reason: str
     screened: int  # candidates tried for this problem, measured now or earlier
 
-    def to_json(self) -> dict[str, Any]:
-        """The row of ``tune --json``'s summary."""
-        shape = self.problem.shape
-        return {
-            "M": shape.M,
-            "N": shape.N,
-            "K": shape.K,
-            "engine": self.engine,
-            "config": self.entry,
-            "time_us": self.time_us,
-            "baseline_us": self.baseline_us,
-            "roofline_us": self.roofline_us,
-            "status": str(self.outcome),
-            "reason": self.reason,
-            "screened": self.screened,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class FileWritten:
@@ -99,17 +82,6 @@ class RunSummary:
     files: tuple[Path, ...]
     results: tuple[ProblemResult, ...]
     complete: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """The last line of ``tune --json``."""
-        return {
-            "event": "summary",
-            "trials_measured": self.trials_measured,
-            "trials_reused": self.trials_reused,
-            "files": [str(f) for f in self.files],
-            "problems": [r.to_json() for r in self.results],
-            "complete": self.complete,
-        }
 
 
 Event = RunStarted | ProblemStarted | TrialFinished | ProblemResult | FileWritten | Note | RunSummary
