@@ -12,7 +12,7 @@ from pathlib import Path
 
 import blockscale
 from blockscale.cli.live import terminal_width
-from blockscale.cli.parsing import Parser
+from blockscale.cli.parsing import Parser, add_store
 from blockscale.engines import installed_engines
 from blockscale.errors import BlockscaleError
 from blockscale.measure.compile_cache import default_cache_dir
@@ -33,9 +33,7 @@ _NOTHING_WORKS = 1
 def build_parser() -> Parser:
     """The parser of ``doctor``."""
     parser = Parser("blockscale doctor", "Say what this machine can tune, what is missing and what to do.")
-    parser.add_argument(
-        "--store", type=Path, default=Path("blockscale.db"), metavar="FILE", help="store to look at (./blockscale.db)"
-    )
+    add_store(parser, "store to look at")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     return parser
 
@@ -99,7 +97,7 @@ def _store(path: Path) -> PlaceFacts:
     problem = None
     used = 0
     try:
-        check_location(path, Path("/proc/self/mounts"))
+        check_location(path)
         used = sum(p.stat().st_size for p in (path, Path(f"{path}-wal")) if p.is_file())
     except BlockscaleError as error:
         problem = str(error)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from blockscale.cli.folders import nothing_left_behind, output_folders
 from blockscale.cli.inputs import chosen_engines
-from blockscale.cli.parsing import Parser
-from blockscale.engines import engine_names
-from blockscale.engines.files import require_writable
+from blockscale.cli.parsing import Parser, add_store
+from blockscale.engines import engine_names, require_writable
 from blockscale.errors import InputError
 from blockscale.report.lines import plain_line
 from blockscale.store import Store, choose_environment, export_recording
@@ -29,9 +28,7 @@ def build_parser() -> Parser:
         help="configs: the engines' files, from the trials of finished problems; recording: a file for "
         "--device recorded:FILE",
     )
-    parser.add_argument(
-        "--store", type=Path, default=Path("blockscale.db"), metavar="FILE", help="read this (default ./blockscale.db)"
-    )
+    add_store(parser, "read this")
     parser.add_argument("--device-name", metavar="NAME", help="the device whose measurements are meant")
     parser.add_argument("--environment", metavar="KEY", help="the environment meant, by the start of its key")
     parser.add_argument("--output", "-o", type=Path, metavar="PATH", help="recording: the file (.gz compresses)")

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from blockscale.engines.atomic import PRIVATE_FOLDER
+from blockscale.engines import PRIVATE_FOLDER
 from blockscale.errors import InputError
 
 

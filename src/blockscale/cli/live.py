@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from blockscale.engines import Engine
 from blockscale.hardware import DeviceSpec
 from blockscale.report.closing import closing_text
-from blockscale.report.lines import json_line
+from blockscale.report.lines import json_line, plain_line
 from blockscale.report.progress import Progress, progress_lines
 from blockscale.tuning.events import Event, FileWritten, Note, Observer, ProblemResult, RunStarted, RunSummary
 from blockscale.tuning.request import TuneRequest
@@ -81,10 +81,8 @@ def _line(event: Event, progress: Progress, width: int | None) -> str | None:
             return f"{event.device.name}: {event.problems} problems for {', '.join(event.engines)}"
         case ProblemResult():
             return progress.result_line(event, width)
-        case FileWritten():
-            return f"wrote {event.path} ({len(event.keys)} batch sizes)"
-        case Note():
-            return f"{'warning' if event.warning else 'note'}: {event.text}"
+        case FileWritten() | Note():
+            return plain_line(event)
         case _:
             return None
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from blockscale.errors import InputError
 from blockscale.problem import OutDtype
 
+DEFAULT_STORE = "blockscale.db"
 _HELP_WIDTH = 78  # as argparse fills the rest on a terminal of 80 columns
 
 
@@ -36,6 +38,24 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Refuse the arguments."""
         raise InputError(f"{message} (`{self.prog} --help` lists what there is).")
+
+
+def add_tp_size(parser: argparse._ActionsContainer) -> None:
+    """The option ``--tp-size``."""
+    parser.add_argument(
+        "--tp-size",
+        "-tp",
+        type=whole_number("--tp-size"),
+        default=8,
+        metavar="T",
+        help="tensor-parallel size the model is served with (default 8)",
+    )
+
+
+def add_store(parser: argparse._ActionsContainer, what: str) -> None:
+    """The option ``--store``; ``what`` the command does with it."""
+    help_text = f"{what} (default ./{DEFAULT_STORE})"
+    parser.add_argument("--store", type=Path, default=Path(DEFAULT_STORE), metavar="FILE", help=help_text)
 
 
 def whole_number(option: str, least: int = 1) -> Callable[[str], int]:

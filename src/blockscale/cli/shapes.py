@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from blockscale.cli.parsing import Parser, whole_number
+from blockscale.cli.parsing import Parser, add_tp_size
 from blockscale.engines import engine_names
 from blockscale.errors import InputError
 
@@ -17,14 +17,7 @@ def build_parser() -> Parser:
     parser.add_argument(
         "model", metavar="MODEL", help="folder with a config.json, a .json file, a hub id, or the preset deepseek-v3"
     )
-    parser.add_argument(
-        "--tp-size",
-        "-tp",
-        type=whole_number("--tp-size"),
-        default=8,
-        metavar="T",
-        help="tensor-parallel size the model is served with (default 8)",
-    )
+    add_tp_size(parser)
     parser.add_argument("--engine", choices=engine_names(), help="name layers as this engine does")
     parser.add_argument(
         "--engine-version", metavar="V", help="its version (default: the installed one, else the newest)"

@@ -11,13 +11,11 @@ from pathlib import Path
 from blockscale.cli.devices import open_device
 from blockscale.cli.folders import nothing_left_behind, output_folders
 from blockscale.cli.inputs import TuneInputs, chosen_engines, read_inputs, usable_engines
-from blockscale.cli.parsing import Parser, out_dtype, seconds, whole_number
-from blockscale.engines import Engine, engine_names
-from blockscale.engines.files import require_writable
+from blockscale.cli.parsing import Parser, add_store, add_tp_size, out_dtype, seconds, whole_number
+from blockscale.engines import Engine, engine_names, require_writable
 from blockscale.errors import IncompleteRunError
 from blockscale.executor.base import Device
 from blockscale.problem import OutDtype, QuantFormat
-from blockscale.space import build_space
 from blockscale.tuning.events import Note, RunSummary
 from blockscale.tuning.request import STOCK_BATCH_SIZES, TuneRequest, check_sizes, distinct_batch_sizes
 
@@ -48,14 +46,7 @@ def _add_what(parser: Parser) -> None:
         metavar="MODEL",
         help="folder with a config.json, a .json file, a hub id (needs the extra `hub`), or the preset deepseek-v3",
     )
-    group.add_argument(
-        "--tp-size",
-        "-tp",
-        type=whole_number("--tp-size"),
-        default=8,
-        metavar="T",
-        help="tensor-parallel size the model is served with (default 8)",
-    )
+    add_tp_size(group)
     group.add_argument("--N", type=whole_number("--N"), metavar="N", help="rows of one weight, instead of a MODEL")
     group.add_argument("--K", type=whole_number("--K"), metavar="K", help="columns of that weight; goes with --N")
     group.add_argument(
@@ -122,13 +113,7 @@ def _add_where(parser: Parser) -> None:
         "--executor", choices=["local", "ray"], default="local", help="where trials are measured (default local)"
     )
     group.add_argument("--ray-address", metavar="A", help="address of a Ray cluster, with --executor ray")
-    group.add_argument(
-        "--store",
-        type=Path,
-        default=Path("blockscale.db"),
-        metavar="FILE",
-        help="every trial is kept here, and a stopped run goes on from it (default ./blockscale.db)",
-    )
+    add_store(group, "every trial is kept here, and a stopped run goes on from it")
 
 
 def _add_how(parser: Parser) -> None:
@@ -153,7 +138,7 @@ def _add_how(parser: Parser) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _CheckedRun:
     """All that a run needs but its store, checked; nothing has been written."""
 
     request: TuneRequest
@@ -167,8 +152,8 @@ def run(args: argparse.Namespace) -> int:
     engines = chosen_engines(args)
     check_sizes(_request(args, inputs, engines).problems(), inputs.quant)
     with closing(open_device(args.device, args.gpus, args.executor, args.ray_address)) as device:
-        job = _checked(args, inputs, engines, device)
-        summary = _tune(args, job, device)
+        checked = _checked(args, inputs, engines, device)
+        summary = _tune(args, checked, device)
     if not summary.complete:
         raise IncompleteRunError(
             "some problems have no valid candidate, so their entries are missing; the table names them. The same "
@@ -177,15 +162,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _checked(args: argparse.Namespace, inputs: TuneInputs, engines: tuple[Engine, ...], device: Device) -> _Job:
-    """Refuse all that can be refused without writing anything, an empty space of configs among it."""
+def _checked(args: argparse.Namespace, inputs: TuneInputs, engines: tuple[Engine, ...], device: Device) -> _CheckedRun:
+    """Refuse all that can be refused without writing anything."""
+    from blockscale.tuning.run import check_request
+
     usable, notes = usable_engines(engines, inputs.quant, device.spec, explicit=bool(args.engine))
     request = _request(args, inputs, usable)
-    device.prepare(request.problems())
-    for engine in usable:
-        for problem in request.problems():
-            clauses = engine.clauses(problem, device.spec)
-            build_space(problem, device.spec, hopper=engine.takes_swap_split(device.spec), clauses=clauses)
+    check_request(request, usable, device)
     _, repeated = distinct_batch_sizes(args.batch_sizes or STOCK_BATCH_SIZES)
     texts = [Note(text) for text in (*inputs.notes, *repeated)] + [Note(text, warning=True) for text in notes]
     if args.device_name and args.device_name != device.spec.name:
@@ -196,7 +179,7 @@ def _checked(args: argparse.Namespace, inputs: TuneInputs, engines: tuple[Engine
                 warning=True,
             )
         )
-    return _Job(request, usable, tuple(texts))
+    return _CheckedRun(request, usable, tuple(texts))
 
 
 def _request(args: argparse.Namespace, inputs: TuneInputs, engines: tuple[Engine, ...]) -> TuneRequest:
@@ -217,18 +200,21 @@ def _request(args: argparse.Namespace, inputs: TuneInputs, engines: tuple[Engine
     )
 
 
-def _tune(args: argparse.Namespace, job: _Job, device: Device) -> RunSummary:
+def _tune(args: argparse.Namespace, checked: _CheckedRun, device: Device) -> RunSummary:
     from blockscale.cli.live import watch
     from blockscale.cli.question import confirmed
     from blockscale.store import Store
     from blockscale.tuning.run import run_tune
 
     if args.device == "cuda" and not (args.yes or args.json) and sys.stdin.isatty() and sys.stdout.isatty():
-        confirmed(job.request, device.spec)
-    with nothing_left_behind(folder for _, folder in job.request.folders):
-        for _, folder in job.request.folders:
+        confirmed(checked.request, device.spec)
+    with nothing_left_behind(folder for _, folder in checked.request.folders):
+        for _, folder in checked.request.folders:
             require_writable(folder)
-        with Store.open(args.store) as store, watch(job.request, job.engines, device.spec, as_json=args.json) as view:
-            for note in job.notes:
+        with (
+            Store.open(args.store) as store,
+            watch(checked.request, checked.engines, device.spec, as_json=args.json) as view,
+        ):
+            for note in checked.notes:
                 view(note)
-            return run_tune(job.request, job.engines, device, store, view)
+            return run_tune(checked.request, checked.engines, device, store, view)

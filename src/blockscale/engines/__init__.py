@@ -2,6 +2,7 @@
 
 # Importing the modules registers their engines.
 from blockscale.engines import sglang, vllm
+from blockscale.engines.atomic import PRIVATE_FOLDER, require_writable
 from blockscale.engines.base import Engine, InstalledEngine, engine, engine_names, installed_engines
 from blockscale.engines.files import (
     ConfigFile,
@@ -9,11 +10,11 @@ from blockscale.engines.files import (
     UnreadableConfigFile,
     merge_into,
     read_config_file,
-    require_writable,
     verify_written,
 )
 
 __all__ = [
+    "PRIVATE_FOLDER",
     "ConfigFile",
     "Engine",
     "InstalledEngine",

@@ -22,7 +22,6 @@ __all__ = [
     "merge_into",
     "parse_config",
     "read_config_file",
-    "require_writable",
     "sidecar_path",
     "verify_written",
 ]

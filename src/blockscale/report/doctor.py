@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from blockscale.engines import InstalledEngine, engine
-from blockscale.hardware import DeviceSpec, Vendor
+from blockscale.hardware import DeviceSpec
 from blockscale.problem import Environment
 from blockscale.report.table import Column, Table, render_table, wrap
-
-_FIRST_INT8_CAPABILITY = 80  # Triton compiles the INT8 kernel from SM80 on
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +126,7 @@ def _of_gpu(gpu: GpuFacts) -> Iterator[Verdict]:
         yield Verdict(f"FP8 on {place}", True, f"{spec.fp8_format} on {spec.arch}")
     else:
         yield Verdict(f"FP8 on {place}", False, f"{spec.arch} has no FP8 that Triton compiles; use --input-type int8")
-    has_int8 = spec.vendor is Vendor.HIP or spec.compute_capability >= _FIRST_INT8_CAPABILITY
+    has_int8 = spec.supports_int8
     yield Verdict(
         f"INT8 on {place}", has_int8, "SGLang reads such files" if has_int8 else f"needs SM80, this is {spec.arch}"
     )
