@@ -6,7 +6,8 @@ import pytest
 
 from blockscale.errors import InputError
 from blockscale.executor.base import APPROXIMATE
-from blockscale.executor.replay import ReplayDevice, measuring_s
+from blockscale.executor.cost import measuring_s
+from blockscale.executor.replay import ReplayDevice
 from blockscale.hardware import H200
 from blockscale.problem import (
     Candidate,
@@ -139,10 +140,10 @@ def test_replayed_trials_never_pass_for_those_of_the_real_device(device_of):
 
 def test_cost_is_compiling_and_measuring_once_and_only_measuring_in_finals(device_of):
     device = device_of(trial(compile_s=0.75))
-    assert ask(device).elapsed_s == pytest.approx(0.75 + measuring_s(PROBLEM.shape))
+    assert ask(device).elapsed_s == pytest.approx(0.75 + measuring_s(PROBLEM))
     (final,) = device.finals(PROBLEM, [Candidate(Kernel.FP8, CONFIG)])
-    assert final.elapsed_s == pytest.approx(measuring_s(PROBLEM.shape))
-    assert measuring_s(GemmShape(4096, 1, 1)) == pytest.approx(0.040)
+    assert final.elapsed_s == pytest.approx(measuring_s(PROBLEM))
+    assert measuring_s(Problem(GemmShape(4096, 4608, 7168))) == pytest.approx(0.040)
 
 
 def test_recorded_cost_counts_where_there_is_one(device_of):

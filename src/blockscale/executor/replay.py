@@ -8,21 +8,14 @@ from itertools import groupby
 
 from blockscale.errors import InputError
 from blockscale.executor.base import APPROXIMATE
+from blockscale.executor.cost import measuring_s
 from blockscale.hardware import DeviceSpec
-from blockscale.problem import Candidate, Environment, GemmShape, Kernel, Phase, Problem, TileConfig, Trial, TrialStatus
+from blockscale.problem import Candidate, Environment, Kernel, Phase, Problem, TileConfig, Trial, TrialStatus
 from blockscale.recording import Recording
 from blockscale.space import canonical
 
 # SGLang's and vLLM's FP8 kernels differ in whether the K tail is masked, which costs 3–25% on one config.
 _STAND_INS = {Kernel.FP8_MASKED: Kernel.FP8, Kernel.FP8: Kernel.FP8_MASKED}
-
-
-def measuring_s(shape: GemmShape) -> float:
-    """Seconds that timing one compiled config takes on a GPU: 8 ms up to M = 512, then linear to 40 ms at M = 4096.
-
-    Read off runs on an H200 over weights of 15 to 38 million elements (rotated inputs, graph replays, verification).
-    """
-    return 0.008 + 0.032 * max(0, shape.M - 512) / (4096 - 512)
 
 
 @dataclass(slots=True)
@@ -117,7 +110,7 @@ class ReplayDevice:
             self._warn(f"The recording holds approximate times of kernel {kernel}.")
         # Finals run what screening compiled.
         compile_s = recorded.compile_s if recorded.phase is phase else 0.0
-        timing_s = measuring_s(problem.shape) if recorded.status is not TrialStatus.ILLEGAL else 0.0
+        timing_s = measuring_s(problem) if recorded.status is not TrialStatus.ILLEGAL else 0.0
         recorded_s = recorded.elapsed_s if recorded.phase is phase else 0.0
         return replace(
             recorded,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from blockscale.executor.cost import measuring_s
 from blockscale.hardware import DeviceSpec
 from blockscale.report.progress import format_seconds
 from blockscale.tuning.request import TuneRequest
-from blockscale.tuning.schedule import expected_cost_s
 
 # CPU-seconds to compile one config, measured in a pool of 16 processes; a pool shares them among its processes.
 _COMPILE_CPU_S = 0.77
@@ -30,7 +30,7 @@ class Plan:
     @property
     def expected_s(self) -> float:
         """Compiling and measuring overlap, so the longer of the two decides; a time budget caps it."""
-        measure_s = self.candidates * len(self.request.folders) * sum(map(expected_cost_s, self.request.problems()))
+        measure_s = self.candidates * len(self.request.folders) * sum(map(measuring_s, self.request.problems()))
         compile_s = self.candidates * self.problems * _COMPILE_CPU_S / max(self.cpus, 1)
         budget_s = self.request.time_budget_s
         longest_s = max(measure_s, compile_s)

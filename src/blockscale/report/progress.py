@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from blockscale.executor.base import APPROXIMATE
+from blockscale.executor.cost import measuring_s
 from blockscale.problem import Problem
 from blockscale.report.results import count, format_us, short_config, speed_up
 from blockscale.selection import Outcome
 from blockscale.tuning.events import Event, ProblemResult, ProblemStarted, RunStarted, TrialFinished
-from blockscale.tuning.schedule import expected_cost_s
-
-APPROXIMATE = "approximate"  # label of a trial that was measured on another kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Progress:
     def __init__(self, expected: Sequence[Problem], engines: int, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._start_s = clock()
-        self._total_cost_s = engines * sum(map(expected_cost_s, expected))
+        self._total_cost_s = engines * sum(map(measuring_s, expected))
         self._done_cost_s = 0.0
         self._device = ""
         self._total = engines * len(expected)
@@ -62,7 +61,7 @@ class Progress:
                     self.approximate.add(event.engine)
             case ProblemResult():
                 self.results.append(event)
-                self._done_cost_s += expected_cost_s(event.problem)
+                self._done_cost_s += measuring_s(event.problem)
             case _:
                 pass
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from blockscale.executor.cost import measuring_s
 from blockscale.problem import Problem
-from blockscale.tuning.schedule import expected_cost_s
 
 # Part of a problem's allowance that screening leaves for re-timing the finalists.
 _FINALS_SHARE = 0.2
@@ -33,13 +33,13 @@ class Budget:
 
     def __init__(self, seconds: float | None, problems: list[Problem]) -> None:
         self._left_s = math.inf if seconds is None else seconds
-        self._cost_ahead_s = sum(map(expected_cost_s, problems))
+        self._cost_ahead_s = sum(map(measuring_s, problems))
 
     def allowance(self, problem: Problem) -> Allowance:
         """The share of ``problem`` in what is left. Call in the order in which problems are tuned."""
         if math.isinf(self._left_s):
             return Allowance(math.inf)
-        cost_s = expected_cost_s(problem)
+        cost_s = measuring_s(problem)
         share = cost_s / self._cost_ahead_s if self._cost_ahead_s > 0 else 1.0
         self._cost_ahead_s -= cost_s
         return Allowance(max(self._left_s, 0.0) * min(share, 1.0))

@@ -11,6 +11,7 @@ from functools import partial
 from blockscale.engines import Engine, require_writable
 from blockscale.errors import InputError
 from blockscale.executor.base import Device
+from blockscale.executor.cost import measuring_s
 from blockscale.problem import Problem, WeightShape
 from blockscale.selection import Outcome
 from blockscale.store import Store
@@ -21,7 +22,7 @@ from blockscale.tuning.files import FileWriter
 from blockscale.tuning.ledger import Ledger
 from blockscale.tuning.one_problem import Decision, Job, ProblemTuner
 from blockscale.tuning.request import TuneRequest, check_sizes
-from blockscale.tuning.schedule import expected_cost_s, longest_first
+from blockscale.tuning.schedule import longest_first
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +166,7 @@ def _jobs(request: TuneRequest, engines: Sequence[Engine], device: Device, store
                 partial(read_entries, request.target(engine, weight, device.spec)),
             )
     by_weight = {w: [request.problem(w, m) for m in request.batch_sizes] for w in request.weights}
-    costliest = sorted(by_weight, key=lambda w: (-sum(map(expected_cost_s, by_weight[w])), w))
+    costliest = sorted(by_weight, key=lambda w: (-sum(map(measuring_s, by_weight[w])), w))
     return [
         Job(engine, problem, baseline_of(engine, problem, device.spec, found[engine.name, weight]))
         for weight in costliest

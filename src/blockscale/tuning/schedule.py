@@ -6,19 +6,10 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from blockscale.executor.cost import measuring_s
 from blockscale.problem import Problem
 
 T = TypeVar("T")
-
-# Seconds to compile and time one config, as measured on an H200: about 8 ms below M = 512, 40 ms at M = 4096.
-_FIXED_S = 0.008
-_PER_ROW_S = 0.032 / 4096
-
-
-def expected_cost_s(problem: Problem) -> float:
-    """Rough device seconds per candidate: a fixed part, and one that grows with M·N·K (of a 4608×7168 weight)."""
-    s = problem.shape
-    return _FIXED_S + _PER_ROW_S * s.M * (s.N * s.K) / (4608 * 7168)
 
 
 def longest_first(problems: Iterable[Problem]) -> list[Problem]:
@@ -27,7 +18,7 @@ def longest_first(problems: Iterable[Problem]) -> list[Problem]:
     Whoever takes the next free problem from such a queue finishes within 4/3 of the best possible makespan
     (Graham's bound for longest-processing-time-first scheduling).
     """
-    return sorted(problems, key=lambda p: (-expected_cost_s(p), p))
+    return sorted(problems, key=lambda p: (-measuring_s(p), p))
 
 
 def split_evenly(items: Sequence[T], workers: int, seed: int) -> list[list[T]]:
