@@ -210,3 +210,26 @@ def test_compressed_tensors_blocks(structure: Any) -> None:
 def test_other_quantisation_is_refused(declared: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         layer_shapes({**DENSE, "quantization_config": declared}, 1)
+
+
+def test_dense_layers_among_experts_are_counted_as_engines_do() -> None:
+    moe = {**DENSE, "architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": 10, "decoder_sparse_step": 3}
+    for named in ([], [0, 2], [2, 5, 8], [2, 2, 99, -1]):
+        counts = {s.layer: s.count for s in layer_shapes({**moe, "mlp_only_layers": named}, 1).shapes}
+        expected = sum(layer in named or (layer + 1) % 3 != 0 for layer in range(10))
+        assert counts["mlp.down_proj"] == expected
+
+
+def test_a_number_of_layers_beyond_reason_costs_no_time() -> None:
+    moe = {**DENSE, "architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": 10**15, "mlp_only_layers": [3]}
+    assert {s.layer: s.count for s in layer_shapes(moe, 1).shapes}["mlp.down_proj"] == 1
+
+
+@pytest.mark.parametrize(
+    "block", ["²x²", "9" * 5000 + "x1", "x", "128", "128x128x128", "-1x1", True, {"a": 1}, [0.5, 1]]
+)
+def test_a_quantisation_block_that_is_none_is_refused(block: Any) -> None:
+    weights = {"strategy": "block", "block_structure": block}
+    for declared in ({"config_groups": {"g": {"weights": weights}}}, {"weight_block_size": block}):
+        with pytest.raises(InputError, match="no pair of positive integers"):
+            layer_shapes({**DENSE, "quantization_config": declared}, 1)

@@ -1,6 +1,7 @@
 """Where a model's config may come from, and one message for each way of getting it wrong."""
 
 import json
+import os
 import sys
 import types
 from pathlib import Path
@@ -90,3 +91,20 @@ def test_an_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(InputError, match="401 Client Error") as caught:
         load_model_config("org/model")
     assert "page of details" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["pipe.json", "folder"])
+def test_what_would_block_a_reader_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for pipe in ("pipe.json", "folder/config.json"):
+        os.mkfifo(tmp_path / pipe)
+    with pytest.raises(InputError, match="no file"):
+        load_model_config(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("model", ["x" * 5000, "/" + "x" * 300, "~no-such-user/config.json", "loop"])
+def test_what_cannot_be_reached(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(InputError, match=r"cannot be reached .*preset deepseek-v3"):
+        load_model_config(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,9 +51,12 @@ def _group_weights(declared: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [each for each in weights if isinstance(each, Mapping)]
 
 
+_BLOCK_TEXT = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")
+
+
 def _scheme(form: QuantFormat, block: object) -> QuantScheme:
-    if isinstance(block, str):  # older compressed-tensors: "128x128"
-        block = [int(side) if side.isdigit() else side for side in block.split("x")]
+    if isinstance(block, str) and (sides := _BLOCK_TEXT.fullmatch(block)):  # older compressed-tensors: "128x128"
+        block = [int(side) for side in sides.groups()]
     if not isinstance(block, list) or len(block) != 2 or not all(type(side) is int and side > 0 for side in block):
         raise InputError(f"the quantisation block {block!r} is no pair of positive integers. {WAY_OUT}")
     return QuantScheme(form, block[0], block[1])

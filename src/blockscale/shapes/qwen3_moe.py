@@ -13,8 +13,9 @@ MODEL_TYPES = ("qwen3_moe", "qwen3_vl_moe")
 def family(fields: Fields, engine: str | None) -> Family:
     """The block-scaled GEMMs of the model that are no experts."""
     layers, step = fields.size("num_hidden_layers"), fields.size("decoder_sparse_step", 1)
-    dense_by_name = set(fields.integers("mlp_only_layers"))
-    dense = sum(index in dense_by_name or (index + 1) % step != 0 for index in range(layers))
+    # A layer is sparse where its number, counted from 1, is a multiple of the step, unless it is named as dense.
+    dense_by_name = {index for index in fields.integers("mlp_only_layers") if 0 <= index < layers}
+    dense = layers - layers // step + sum((index + 1) % step == 0 for index in dense_by_name)
     mlp = gated_mlp("mlp", dense, fields.size("hidden_size"), fields.size("intermediate_size")) if dense else ()
     return Family(
         layers=(*attention(fields), *mlp),

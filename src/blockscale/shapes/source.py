@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
 
 from blockscale.errors import InputError
+from blockscale.paths import PathKind, at_home, kind_at
 from blockscale.shapes import deepseek_v3
 
 PRESETS: dict[str, dict[str, Any]] = {"deepseek-v3": deepseek_v3.PRESET}
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_ACCEPTED = "a folder with config.json, a .json file, a hub id like org/name, or the preset deepseek-v3"
+_WAY_OUT = "give a folder with config.json, a .json file, a hub id like org/name, or the preset deepseek-v3"
 
 
 def load_model_config(model: str) -> tuple[str, dict[str, Any]]:
@@ -25,29 +27,32 @@ def load_model_config(model: str) -> tuple[str, dict[str, Any]]:
     """
     if model in PRESETS:
         return model, dict(PRESETS[model])
-    path = Path(model).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise InputError(f"folder {model} has no config.json: give {_ACCEPTED}.")
+    path = at_home(Path(model), _WAY_OUT)
+    kind = kind_at(path, _WAY_OUT)
+    if kind is PathKind.FOLDER:
+        if kind_at(path / "config.json", _WAY_OUT) is None:
+            raise InputError(f"folder {model} has no config.json: {_WAY_OUT}.")
         return path.resolve().name, _read(path / "config.json")
-    if path.is_file():
+    if kind is not None:
         return (path.resolve().parent.name if path.name == "config.json" else path.stem), _read(path)
     if model.startswith(("/", ".", "~")) or model.endswith(".json"):
-        raise InputError(f"{model} does not exist: give {_ACCEPTED}.")
+        raise InputError(f"{model} does not exist: {_WAY_OUT}.")
     if not _HUB_ID.fullmatch(model):
-        raise InputError(f"model {model!r} is neither a path nor a hub id: give {_ACCEPTED}.")
+        raise InputError(f"model {model!r} is neither a path nor a hub id: {_WAY_OUT}.")
     return model, _read(_from_hub(model))
 
 
 def _read(path: Path) -> dict[str, Any]:
+    if kind_at(path, _WAY_OUT) is not PathKind.FILE:
+        raise InputError(f"{path} is no file: {_WAY_OUT}.")
     try:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error}): give a readable file.") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON ({error}): give {_ACCEPTED}.") from error
+        raise InputError(f"{path} is not JSON ({error}): {_WAY_OUT}.") from error
     if not isinstance(value, dict):
-        raise InputError(f"{path} holds no JSON object: give {_ACCEPTED}.")
+        raise InputError(f"{path} holds no JSON object: {_WAY_OUT}.")
     return value
 
 
@@ -59,6 +64,7 @@ def _from_hub(model: str) -> Path:
             f"{model} is no local path, and reading it from the hub needs an extra: "
             'pip install "blockscale[hub]", or give a local config.json.'
         ) from error
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # it logs each retry; one message follows here
     try:
         return Path(hf_hub_download(repo_id=model, filename="config.json"))
     except Exception as error:  # the hub client raises many kinds, those of its HTTP library among them
