@@ -26,6 +26,7 @@ from typing import IO, Any
 
 from blockscale.errors import IncompleteRunError, InputError
 from blockscale.hardware import H200, DeviceSpec
+from blockscale.paths import PathKind, kind_at
 from blockscale.problem import (
     Candidate,
     Environment,
@@ -83,7 +84,7 @@ class _Header:
         status = _LAYOUT_1_STATUSES.get(text) or TrialStatus(text)
         if self.layout == 1:
             samples = _samples(status, [fields[key] for key in ("time_us", "max_us") if key in fields])
-            return Trial(problem, candidate, status, samples_us=samples, compile_s=float(fields.get("compile_s", 0.0)))
+            return Trial(problem, candidate, status, samples_us=samples, compile_s=_seconds(fields, "compile_s"))
         return Trial(
             problem,
             candidate,
@@ -91,8 +92,8 @@ class _Header:
             phase=Phase(fields["phase"]),
             samples_us=_samples(status, fields["samples_us"]),
             message=str(fields.get("message", "")),
-            compile_s=float(fields.get("compile_s", 0.0)),
-            elapsed_s=float(fields.get("elapsed_s", 0.0)),
+            compile_s=_seconds(fields, "compile_s"),
+            elapsed_s=_seconds(fields, "elapsed_s"),
             labels=tuple(map(str, fields.get("labels", ()))),
         )
 
@@ -169,7 +170,7 @@ class Recording:
         if self._header.layout > 1:
             needed |= {"quant", "block_shape", "out_dtype"}
         fields: Any = None
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             fields = json.loads(head.rstrip(", ") + "}")
         whole = isinstance(fields, dict) and needed <= fields.keys()
         with _line(self.path, number):
@@ -192,6 +193,8 @@ def load_recording(path: Path) -> Recording:
             are read whole when their problem is first asked for, so a wrong value may show only then.
     """
     try:
+        if kind_at(path, "give a file that you may read") not in (PathKind.FILE, None):
+            raise InputError(f"{path} is no file: give a recording made by `blockscale export recording`.")
         raw = path.read_bytes()
         content = gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
         text = content.decode("utf-8")
@@ -203,11 +206,21 @@ def load_recording(path: Path) -> Recording:
     except UnicodeDecodeError:
         raise InputError(f"{path} is not text: a recording is JSON lines, plain or .gz.") from None
     except OSError as error:
-        raise InputError(f"{path}: the recording cannot be read ({error.strerror}).") from None
+        raise InputError(f"{path}: the recording cannot be read ({error.strerror}): give a readable file.") from None
     first = text.partition("\n")[0]
     with _line(path, 1):
         header = _read_header(json.loads(first))
     return Recording(path, header, text, hashlib.sha256(content).hexdigest()[:16])
+
+
+def require_replaceable(path: Path) -> None:
+    """Refuse a recording's place that is taken by something else than a file: a device would be replaced too.
+
+    Raises:
+        InputError: it is, or cannot be reached.
+    """
+    if kind_at(path, "give another file") not in (PathKind.FILE, None):
+        raise InputError(f"{path} is not a regular file, so no recording takes its place: give the name of a file.")
 
 
 def write_recording(path: Path, spec: DeviceSpec, environment: Environment, trials: Iterable[Trial]) -> int:
@@ -216,9 +229,10 @@ def write_recording(path: Path, spec: DeviceSpec, environment: Environment, tria
     The file appears whole or not at all, and the same trials give the same bytes.
 
     Raises:
-        InputError: there is nothing to write, or the folder cannot be written.
+        InputError: there is nothing to write, the folder cannot be written, or ``path`` is something else than a file.
         IncompleteRunError: the disk is full.
     """
+    require_replaceable(path)
     temporary = None
     try:
         with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as raw:
@@ -270,6 +284,8 @@ def _line(path: Path, number: int) -> Iterator[None]:
         raise _bad(path, number, f"the line is not one whole JSON object ({error.msg})") from None
     except KeyError as error:
         raise _bad(path, number, f"the field {error} is missing") from None
+    except RecursionError:
+        raise _bad(path, number, "the line is nested too deeply") from None
     except (InputError, _BadLineError, TypeError, ValueError, AttributeError) as error:
         raise _bad(path, number, str(error).rstrip(".")) from None
 
@@ -299,14 +315,21 @@ def _read_layout_1(fields: Mapping[str, Any]) -> _Header:
         device_name=name,
         arch=spec.arch,
         driver=_UNKNOWN,
-        torch=fields.get("torch", _UNKNOWN),
-        triton=fields.get("triton", _UNKNOWN),
+        torch=str(fields.get("torch", _UNKNOWN)),
+        triton=str(fields.get("triton", _UNKNOWN)),
         kernel_hash=digest,
         blockscale=_UNKNOWN,
         details=tuple(details),
     )
     quant = QuantScheme(QuantFormat(fields["dtype"].removesuffix("_w8a8")), *fields["block_shape"])
     return _Header(1, spec, environment, quant, OutDtype(fields["out_dtype"]))
+
+
+def _seconds(fields: Mapping[str, Any], name: str) -> float:
+    value = float(fields.get(name, 0.0))
+    if not 0 <= value < math.inf:
+        raise _BadLineError(f"{name} = {value} is no number of seconds")
+    return value
 
 
 def _samples(status: TrialStatus, values: Iterable[Any]) -> tuple[float, ...]:

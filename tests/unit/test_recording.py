@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import time
 from dataclasses import replace
 
@@ -222,3 +223,35 @@ def test_shipped_recording_loads_in_a_fraction_of_reading_it_whole():
 def test_embedded_name_that_does_not_ship_is_refused_with_those_that_do():
     with pytest.raises(InputError, match=r"h100.*h200"):
         embedded("h100")
+
+
+@pytest.mark.parametrize("place", ["pipe", ".", "/dev/zero"])
+def test_only_files_are_read_and_replaced(tmp_path, place):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="no file"):
+        load_recording(tmp_path / place)
+    with pytest.raises(InputError, match="not a regular file"):
+        write_recording(tmp_path / place, H200, ENVIRONMENT, [])
+
+
+@pytest.mark.parametrize("changes", [{"compile_s": float("nan")}, {"compile_s": -1.0}, {"compile_s": []}])
+def test_seconds_are_finite_and_not_negative(tmp_path, changes):
+    path = write_lines(tmp_path / "r.jsonl", HEADER, TRIAL | changes)
+    with pytest.raises(InputError, match="line 2"):
+        load_recording(path)
+
+
+@pytest.mark.parametrize("field", ["torch", "triton", "timing"])
+@pytest.mark.parametrize("value", [None, [], {"a": 1}, 7])
+def test_versions_in_a_header_may_be_anything(tmp_path, field, value):
+    recording = load_recording(write_lines(tmp_path / "r.jsonl", HEADER | {field: value}, TRIAL))
+    assert len({recording.environment}) == 1
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000])
+def test_lines_nested_beyond_reason_are_refused(tmp_path, line):
+    path = tmp_path / "r.jsonl"
+    for text in (line, json.dumps(HEADER) + "\n" + line):
+        path.write_text(text)
+        with pytest.raises(InputError, match=r"r\.jsonl line [12]"):
+            load_recording(path)

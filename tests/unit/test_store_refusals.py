@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from blockscale.errors import InputError
+from blockscale.errors import IncompleteRunError, InputError
 from blockscale.hardware import H200
-from blockscale.problem import Candidate, Environment, GemmShape, Kernel, Problem, TileConfig, Trial, TrialStatus
+from blockscale.problem import Candidate, Environment, GemmShape, Kernel, Phase, Problem, TileConfig, Trial, TrialStatus
 from blockscale.recording import load_recording
 from blockscale.store import Store, export_recording
 from blockscale.store.filesystem import network_filesystem
@@ -229,3 +229,94 @@ def test_export_leaves_out_what_was_never_measured(tmp_path):
             export_recording(store, tmp_path / "r.jsonl")
         store.add(ENVIRONMENT, TRIAL)
         assert export_recording(store, tmp_path / "r.jsonl") == 1
+
+
+DAMAGES = [
+    "UPDATE trials SET status = 'x'",
+    "UPDATE trials SET phase = 'x'",
+    "UPDATE trials SET samples_us = x'0102'",
+    "UPDATE trials SET samples_us = 'text'",
+    "UPDATE trials SET samples_us = x'000000000000f0ff'",
+    "UPDATE trials SET labels = '{'",
+    "UPDATE trials SET elapsed_s = 'x'",
+    "UPDATE problems SET m = -1",
+    "UPDATE problems SET quant = 'x'",
+    "UPDATE candidates SET kernel = 'x'",
+    "UPDATE candidates SET block_m = 'x'",
+    "UPDATE candidates SET extra = '[1]'",
+    "UPDATE environments SET fields = '{}'",
+    "UPDATE environments SET fields = '{'",
+    "UPDATE environments SET spec = '[]'",
+    "DROP TABLE trials",
+    "DROP TABLE snapshots",
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_rows_that_nobody_wrote_are_damage_wherever_they_are_met(filled, damage):
+    """SQLite checks pages, not what stands in them."""
+    with Store.open(filled) as store:
+        store.register(ENVIRONMENT, H200)
+    with sqlite3.connect(filled) as database:
+        database.execute(damage)
+    database.close()
+    before = filled.read_bytes()
+    with pytest.raises((InputError, IncompleteRunError), match=r"is damaged \(.*restore a copy"):
+        use_everything(filled)
+    assert filled.read_bytes() == before
+
+
+def use_everything(path):
+    with Store.open(path) as store:
+        store.device_spec(ENVIRONMENT)
+        store.find(ENVIRONMENT, TRIAL.problem, TRIAL.candidate, Phase.SCREEN)
+        list(store.trials())
+
+
+def test_a_kept_value_that_is_no_json_is_damage(filled):
+    with Store.open(filled) as store:
+        store.snapshot("run", "name", list)
+    with sqlite3.connect(filled) as database:
+        database.execute("UPDATE snapshots SET value = '{'")
+    database.close()
+    with Store.open(filled) as store, pytest.raises(IncompleteRunError, match="is damaged"):
+        store.snapshot("run", "name", list)
+
+
+def test_halves_of_surrogate_pairs_are_kept(tmp_path):
+    """JSON files may hold them, and SQLite's text may not."""
+    with Store.open(tmp_path / "s.db") as store:
+        kept = store.snapshot("run", "name", lambda: {"\ud800": "\udfff"})
+        assert kept == {"\ud800": "\udfff"} == store.snapshot("run", "name", dict)
+
+
+def test_pipes_and_devices_are_refused_unopened(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert_refused(tmp_path / "pipe", "pipe, socket or device")
+    assert_refused(Path("/dev/null"), "pipe, socket or device")
+
+
+@pytest.mark.parametrize("name", ["loop", "x" * 300, "x/" * 3000 + "x", "~no-such-user/s.db"])
+def test_paths_that_lead_nowhere(tmp_path, monkeypatch, name):
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="--store"):
+        Store.open(Path(name))
+    assert [p.name for p in tmp_path.iterdir()] == ["loop"]
+
+
+def test_an_empty_file_holds_nothing_to_export(tmp_path):
+    (tmp_path / "s.db").touch()
+    assert_refused(tmp_path / "s.db", "is empty", create=False)
+
+
+@pytest.mark.parametrize("ending", ["", "-wal", "-shm", "-journal", ".lock"])
+def test_a_recording_never_takes_the_place_of_the_store_it_is_made_from(filled, tmp_path, ending):
+    (tmp_path / "link").symlink_to(tmp_path)
+    with Store.open(filled) as store:
+        store.register(ENVIRONMENT, H200)
+        for folder in (tmp_path, tmp_path / "link"):
+            with pytest.raises(InputError, match="belongs to the store"):
+                export_recording(store, folder / f"store.db{ending}")
+    with Store.open(filled) as store:
+        assert len(list(store.trials())) == 500

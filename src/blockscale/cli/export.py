@@ -10,6 +10,7 @@ from blockscale.cli.inputs import chosen_engines
 from blockscale.cli.parsing import Parser, add_store
 from blockscale.engines import engine_names, require_writable
 from blockscale.errors import InputError
+from blockscale.recording import require_replaceable
 from blockscale.report.lines import plain_line
 from blockscale.store import Store, choose_environment, export_recording
 
@@ -51,8 +52,7 @@ def _recording(args: argparse.Namespace) -> int:
             raise InputError(f"--{name}: belongs to `export configs`; leave it out of `export recording`.")
     if args.output is None:
         raise InputError("export recording: no file to write; give -o PATH.")
-    if args.output.exists() and not args.output.is_file():  # a device such as /dev/null would be replaced
-        raise InputError(f"-o {args.output}: not a regular file; give the name of a file.")
+    require_replaceable(args.output)
     with Store.open(args.store, create=False) as store:
         count = export_recording(store, args.output, args.device_name, args.environment)
     print(f"wrote {args.output} ({count} trials); use it with --device recorded:{args.output}")

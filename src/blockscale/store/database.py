@@ -19,9 +19,9 @@ from blockscale.hardware import DeviceSpec
 from blockscale.problem import Candidate, Environment, Phase, Problem, Trial
 from blockscale.store import rows
 from blockscale.store.failures import damaged, opening, using
-from blockscale.store.filesystem import MOUNT_TABLE, check_location
+from blockscale.store.filesystem import MOUNT_TABLE, check_location, resolved
 from blockscale.store.lock import hold_store
-from blockscale.store.schema import check_header, check_version, migrate
+from blockscale.store.schema import TABLES, check_header, check_version, migrate
 
 JSON: TypeAlias = Any
 """What ``json.dumps`` takes and ``json.loads`` gives."""
@@ -66,10 +66,12 @@ class Store:
                 writable, on a network file system. Nothing was changed.
             IncompleteRunError: the disk is full or failing.
         """
-        path = path.expanduser().resolve()
+        path = resolved(path)
+        check_location(path, mount_table)
         if not create and not path.exists():
             raise InputError(f"store {path} does not exist: give --store the file of an earlier run.")
-        check_location(path, mount_table)
+        if not create and not path.stat().st_size:
+            raise InputError(f"store {path} is empty: give --store the file of an earlier run.")
         check_header(path)
         lock = hold_store(path)
         connection = None
@@ -82,6 +84,12 @@ class Store:
                 connection.close()
             lock.release()
             raise
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that the store is made of, or may be."""
+        ends = ("", "-wal", "-shm", "-journal", ".lock")
+        return tuple(self.path.with_name(self.path.name + end) for end in ends)
 
     def close(self) -> None:
         """Fold the write-ahead log into the file and let other runs in. Safe to call twice."""
@@ -118,7 +126,7 @@ class Store:
             row = self._connection.execute(
                 "SELECT spec FROM environments WHERE id = ?", (self._environments.get(environment),)
             ).fetchone()
-        return rows.read_spec(row[0]) if row and row[0] else None
+            return rows.read_spec(row[0]) if row and row[0] else None
 
     def environments(self) -> list[Environment]:
         """Every environment registered or measured in, the first seen first."""
@@ -186,7 +194,7 @@ class Store:
                 "AND phase = ? ORDER BY id DESC LIMIT 1",
                 (*numbers, str(phase)),
             ).fetchone()
-        return rows.read_trial(row, problem, candidate) if row else None
+            return rows.read_trial(row, problem, candidate) if row else None
 
     def find_comparison(
         self, environment: Environment, problem: Problem, candidates: Sequence[Candidate]
@@ -203,10 +211,10 @@ class Store:
                 "AND comparison IS NOT NULL GROUP BY comparison HAVING count(*) = ? ORDER BY comparison DESC LIMIT 1)",
                 (self._problems.get(problem), self._environments.get(environment), *numbers, len(numbers)),
             ).fetchall()
-        by_number = {n: row for n, *row in found}
-        if not by_number:
-            return None
-        return [rows.read_trial(by_number[n], problem, c) for n, c in zip(numbers, candidates, strict=True)]
+            by_number = {n: row for n, *row in found}
+            if not by_number:
+                return None
+            return [rows.read_trial(by_number[n], problem, c) for n, c in zip(numbers, candidates, strict=True)]
 
     def trials(
         self, environment: Environment | None = None, problem: Problem | None = None
@@ -233,8 +241,9 @@ class Store:
                 environments = {number: value for value, number in self._environments.items()}
                 problems = {number: value for value, number in self._problems.items()}
                 candidates = {number: value for value, number in self._candidates.items()}
-            for _, e, p, c, *row in page:
-                yield environments[e], rows.read_trial(row, problems[p], candidates[c])
+                trials = [rows.read_trial(row, problems[p], candidates[c]) for _, _, p, c, *row in page]
+            for (_, e, *_), trial in zip(page, trials, strict=True):
+                yield environments[e], trial
             if len(page) < _PAGE_ROWS:
                 return
             last = page[-1][0]
@@ -252,8 +261,8 @@ class Store:
                 "SELECT value FROM snapshots WHERE run_key = ? AND name = ?", (run_key, name)
             ).fetchone()
             if row:
-                return json.loads(row[0])
-            text = json.dumps(make(), ensure_ascii=False, separators=(",", ":"))
+                return rows.read_json(row[0])
+            text = json.dumps(make(), separators=(",", ":"))  # ASCII: files may hold halves of surrogate pairs
             self._connection.execute("INSERT INTO snapshots VALUES (?, ?, ?)", (run_key, name, text))
             return json.loads(text)
 
@@ -294,6 +303,9 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA wal_autocheckpoint = 256")  # pages: the log stays near 1 MiB
         migrate(connection)
+        missing = TABLES.difference(name for (name,) in connection.execute("SELECT name FROM sqlite_master"))
+        if missing:
+            raise damaged(path, f"its table {min(missing)} is missing")
     except BaseException:
         connection.close()
         raise

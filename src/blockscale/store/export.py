@@ -20,8 +20,10 @@ def export_recording(
 
     Raises:
         InputError: as ``choose_environment`` and ``limits_of``; or nothing is left to write, or ``path`` cannot be
-            written.
+            written or is the store itself.
     """
+    if path.absolute().parent.resolve() / path.name in store.files:
+        raise InputError(f"{path} belongs to the store that is read: give the recording another file.")
     environment = choose_environment(store, device_name, environment_key)
     trials = (trial for _, trial in store.trials(environment) if trial.status is not TrialStatus.UNRECORDED)
     return write_recording(path, limits_of(store, environment), environment, trials)

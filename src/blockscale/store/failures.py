@@ -10,6 +10,12 @@ from pathlib import Path
 from blockscale.errors import IncompleteRunError, InputError
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+class UnreadableRow(Exception):
+    """A row holds what no version of blockscale wrote: the file was damaged where SQLite cannot tell."""
+
+
 _DENIED = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 _ADVICE = {
     sqlite3.SQLITE_FULL: "free some space on its disk",
@@ -31,6 +37,8 @@ def opening(path: Path) -> Iterator[None]:
     """
     try:
         yield
+    except UnreadableRow as error:
+        raise damaged(path, str(error)) from error
     except sqlite3.DatabaseError as error:
         code = _code(error)
         if code in _DAMAGED:
@@ -49,6 +57,11 @@ def using(path: Path) -> Iterator[None]:
     """
     try:
         yield
+    except UnreadableRow as error:
+        raise IncompleteRunError(
+            f"store {path} is damaged ({error}). Nothing in it was changed: put it aside or restore a copy, then start "
+            "the same command again."
+        ) from error
     except sqlite3.DatabaseError as error:
         code = _code(error)
         if code not in _ADVICE and code not in _DAMAGED:

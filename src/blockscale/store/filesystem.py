@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from blockscale.errors import InputError
+from blockscale.paths import PathKind, kind_at, reason_of
 
 # WAL needs memory shared between processes and locks that hold; over a network there is neither.
 _NETWORK = {
@@ -43,25 +44,42 @@ _NETWORK_FUSE = {
 
 
 MOUNT_TABLE = Path("/proc/self/mounts")
+_WAY_OUT = "give --store another file"
+
+
+def resolved(path: Path) -> Path:
+    """The absolute path of a store, its home folder put in and symbolic links followed.
+
+    Raises:
+        InputError: there is no such home folder, the links form a loop, or the working directory is gone.
+    """
+    try:
+        return path.expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # pathlib raises RuntimeError for homes and loops
+        raise InputError(f"store {path} cannot be reached ({reason_of(error)}): {_WAY_OUT}.") from None
 
 
 def check_location(path: Path, mount_table: Path = MOUNT_TABLE) -> None:
     """Refuse a place where a store cannot lie; ``mount_table`` tells which folders are on a network.
 
     Raises:
-        InputError: ``path`` is a folder, its folder is missing, not writable, or on a network file system.
+        InputError: ``path`` is something else than a file, its folder is missing, not writable, or on a network file
+            system.
     """
-    if path.is_dir():
-        raise InputError(f"store {path} is a folder: give --store the name of a file in it.")
     folder = path.parent
-    if not folder.is_dir():
+    kind = kind_at(path, _WAY_OUT)
+    if kind is PathKind.FOLDER:
+        raise InputError(f"store {path} is a folder: give --store the name of a file in it.")
+    if kind is PathKind.OTHER:
+        raise InputError(f"store {path} is a pipe, socket or device: give --store an ordinary file.")
+    if kind_at(folder, _WAY_OUT) is not PathKind.FOLDER:
         raise InputError(f"store {path}: the folder {folder} does not exist: create it, or give --store another file.")
-    if not os.access(folder, os.W_OK | os.X_OK) or (path.exists() and not os.access(path, os.R_OK | os.W_OK)):
+    if not os.access(folder, os.W_OK | os.X_OK) or (kind and not os.access(path, os.R_OK | os.W_OK)):
         raise InputError(f"store {path} cannot be written: give --store a file that you may write.")
-    kind = network_filesystem(path, mount_table)
-    if kind is not None:
+    network = network_filesystem(path, mount_table)
+    if network is not None:
         raise InputError(
-            f"store {path} is on a network file system ({kind}), where concurrent runs could damage it: "
+            f"store {path} is on a network file system ({network}), where concurrent runs could damage it: "
             "give --store a file on a local disk."
         )
 

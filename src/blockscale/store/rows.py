@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
+from blockscale.errors import InputError
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import (
     Candidate,
@@ -23,8 +26,27 @@ from blockscale.problem import (
     Trial,
     TrialStatus,
 )
+from blockscale.store.failures import UnreadableRow
 
 Row = Sequence[Any]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _reads(read: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Decorator: whatever is wrong with what stands in the file is one error, ``UnreadableRow``."""
+
+    @functools.wraps(read)
+    def reading(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return read(*args, **kwargs)
+        except (InputError, ValueError, TypeError, KeyError, AttributeError, struct.error, RecursionError) as error:
+            what = read.__name__.removeprefix("read_")
+            raise UnreadableRow(f"{what} with {type(error).__name__}: {error}".rstrip(".")) from error
+
+    return reading
+
 
 PROBLEM_COLUMNS = "m, n, k, quant, block_n, block_k, out_dtype"
 # Fields of ``TileConfig`` that have a column of their name.
@@ -51,6 +73,7 @@ def problem_row(problem: Problem) -> Row:
     return (shape.M, shape.N, shape.K, str(quant.format), quant.block_n, quant.block_k, str(problem.out_dtype))
 
 
+@_reads
 def read_problem(row: Row) -> Problem:
     """Inverse of ``problem_row``."""
     m, n, k, quant, block_n, block_k, out_dtype = row
@@ -64,10 +87,13 @@ def candidate_row(candidate: Candidate) -> Row:
     return (str(candidate.kernel), *fields, json.dumps(config.extra) if config.extra else None)
 
 
+@_reads
 def read_candidate(row: Row) -> Candidate:
     """Inverse of ``candidate_row``."""
     kernel, *values, extra = row
     fields = dict(zip(_CONFIG_FIELDS, values, strict=True))
+    if not all(value is None or isinstance(value, int) for value in values):
+        raise ValueError(f"a field of {values} is no integer")
     fields["swap_ab"] = bool(fields["swap_ab"])  # SQLite has no booleans
     fields["extra"] = tuple((name, text) for name, text in json.loads(extra)) if extra else ()
     return Candidate(Kernel(kernel), TileConfig(**fields))
@@ -86,27 +112,32 @@ def trial_row(trial: Trial) -> Row:
     )
 
 
+@_reads
 def read_trial(row: Row, problem: Problem, candidate: Candidate) -> Trial:
     """Inverse of ``trial_row``."""
-    phase, status, samples, compile_s, elapsed_s, message, labels = row
+    phase, status, packed, compile_s, elapsed_s, message, labels = row
+    samples_us = struct.unpack(f"<{len(packed) // 8}d", packed)
+    if not all(0 < sample < math.inf for sample in samples_us):
+        raise ValueError("a time is not a positive number of microseconds")
     return Trial(
         problem=problem,
         candidate=candidate,
         status=TrialStatus(status),
         phase=Phase(phase),
-        samples_us=struct.unpack(f"<{len(samples) // 8}d", samples),
+        samples_us=samples_us,
         message=message or "",
-        compile_s=compile_s,
-        elapsed_s=elapsed_s,
+        compile_s=float(compile_s),
+        elapsed_s=float(elapsed_s),
         labels=tuple(json.loads(labels)) if labels else (),
     )
 
 
 def environment_json(environment: Environment) -> str:
     """An environment, its details too."""
-    return json.dumps(asdict(environment), ensure_ascii=False)
+    return json.dumps(asdict(environment))
 
 
+@_reads
 def read_environment(text: str) -> Environment:
     """Inverse of ``environment_json``."""
     return Environment.from_fields(json.loads(text))
@@ -114,9 +145,16 @@ def read_environment(text: str) -> Environment:
 
 def spec_json(spec: DeviceSpec) -> str:
     """A device's limits."""
-    return json.dumps(asdict(spec), ensure_ascii=False)
+    return json.dumps(asdict(spec))
 
 
+@_reads
 def read_spec(text: str) -> DeviceSpec:
     """Inverse of ``spec_json``."""
     return DeviceSpec.from_fields(json.loads(text))
+
+
+@_reads
+def read_json(text: str) -> Any:
+    """A value kept as JSON text."""
+    return json.loads(text)

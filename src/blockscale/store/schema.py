@@ -71,6 +71,9 @@ CREATE TABLE snapshots (
 ) WITHOUT ROWID;
 """
 
+TABLES = frozenset({"environments", "problems", "candidates", "trials", "snapshots"})
+"""Tables of the newest version."""
+
 MIGRATIONS: tuple[str, ...] = (_VERSION_1,)
 """Step i leads from version i to i + 1. Steps are only ever added."""
 
