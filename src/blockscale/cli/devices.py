@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
 from pathlib import Path
 
 from blockscale.errors import InputError
@@ -32,7 +34,7 @@ def _recorded(source: str) -> Device:
 
     if not source:
         raise InputError("--device recorded: says no recording; give recorded:h200 or recorded:FILE.")
-    is_file = "/" in source or "." in source or Path(source).exists()
+    is_file = "/" in source or "." in source or os.path.lexists(source)
     return ReplayDevice(load_recording(Path(source) if is_file else embedded(source)))
 
 
@@ -61,7 +63,7 @@ def _gpu_indices(gpus: str) -> tuple[int, ...] | None:
     if gpus == "all":
         return None
     parts = gpus.split(",")
-    if not all(part.isdecimal() for part in parts):
+    if not all(re.fullmatch("[0-9]{1,6}", part) for part in parts):
         raise InputError(f"--gpus {gpus}: neither all nor a GPU's index; give e.g. --gpus 0.")
     indices = tuple(dict.fromkeys(map(int, parts)))
     if len(indices) > 1:

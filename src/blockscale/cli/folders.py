@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -26,7 +27,10 @@ def output_folders(save_path: Path | None, engines: Sequence[str]) -> tuple[tupl
 def nothing_left_behind(folders: Iterable[Path]) -> Iterator[None]:
     """Remove again what is empty of ``folders`` and their parents, if they came into being in a refused run."""
     absent = [
-        path for folder in folders for path in (folder / PRIVATE_FOLDER, folder, *folder.parents) if not path.exists()
+        path
+        for folder in folders
+        for path in (folder / PRIVATE_FOLDER, folder, *folder.parents)
+        if not os.path.lexists(path)
     ]
     try:
         yield

@@ -11,12 +11,13 @@ Version = tuple[tuple[int, ...], int]
 
 _RELEASE_LENGTH = 5
 _MAIN: Version = ((1_000_000,) * _RELEASE_LENGTH, 0)
+_LONGEST = 100  # characters; longer ones would also cost the pattern below too much
 _PATTERN = re.compile(
     r"v?(?P<release>\d+(\.\d+)*)"
-    r"(?P<pre>[-_.]?(a|b|c|rc|alpha|beta|pre|preview|dev)[-_.]?\d*)*"
+    r"(?P<pre>[-_.]?(alpha|a|beta|b|c|rc|preview|pre|dev)([-_.]?\d+)?)*"
     r"([-_.]?post[-_.]?(?P<post>\d*))?"
     r"([-_.]?dev[-_.]?\d*)?(\+.*)?",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 
 
@@ -29,9 +30,10 @@ def parse_version(text: str) -> Version:
     text = text.strip()
     if text == "main":
         return _MAIN
-    match = _PATTERN.fullmatch(text)
+    match = _PATTERN.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
-        raise InputError(f"engine version {text!r} is not a version: give one like 0.5.23, 0.5.15.post1, or main.")
+        shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+        raise InputError(f"engine version {shown!r} is not a version: give one like 0.5.23, 0.5.15.post1, or main.")
     release = tuple(int(part) for part in match["release"].split("."))[:_RELEASE_LENGTH]
     padded = release + (0,) * (_RELEASE_LENGTH - len(release))
     if match["post"] is not None:
