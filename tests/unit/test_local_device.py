@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from blockscale.errors import IncompleteRunError, InputError
+from blockscale.executor import local
 from blockscale.executor.local import LocalDevice, LocalSettings, only_gpu
 from blockscale.measure.child import Child
 from blockscale.measure.compile_pool import PoolSettings
@@ -242,6 +243,17 @@ def test_a_cache_that_cannot_be_made_is_refused(make: Make, tmp_path: Path) -> N
     (tmp_path / "cache").write_text("a file where the folder should be")
     with pytest.raises(InputError, match=r"cache, cannot be made .*XDG_CACHE_HOME"):
         make()
+
+
+def test_the_compilers_cache_is_trimmed_when_a_device_opens_and_closes(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trimmed: list[Path] = []
+    monkeypatch.setattr(local, "prune", trimmed.append)
+    device = make()
+    assert trimmed == [tmp_path / "cache"]
+    device.close()
+    assert trimmed == [tmp_path / "cache"] * 2
 
 
 def test_the_process_sees_one_gpu_of_those_that_are_visible(make: Make, tmp_path: Path) -> None:

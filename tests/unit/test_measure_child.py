@@ -40,6 +40,9 @@ def open_echo(options):
                 return os.environ["SEEN"]
             case "pid":
                 return os.getpid()
+            case "ptxas":
+                import subprocess
+                return subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]).pid
         return options, request
     return handle
 
@@ -75,6 +78,18 @@ def test_a_child_that_hangs_is_killed_and_said_to_have_timed_out(behaviours: dic
         with pytest.raises(ChildTimeoutError, match=r"0\.01 s"):
             child.ask("hang", 0.01)
         assert not child.alive
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="watches processes by Linux's descriptors")
+def test_what_a_child_started_is_killed_with_it(behaviours: dict[str, str]) -> None:
+    with started(behaviours) as child:
+        watched = os.pidfd_open(child.ask("ptxas", START_S))
+        try:
+            with pytest.raises(ChildTimeoutError):
+                child.ask("hang", 0.01)
+            assert _ended(watched)
+        finally:
+            os.close(watched)
 
 
 @pytest.mark.parametrize(

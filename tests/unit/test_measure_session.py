@@ -200,6 +200,23 @@ def test_a_finalist_that_turns_wrong_late_is_out_and_the_others_finish() -> None
     assert wrong.status is TrialStatus.WRONG_RESULT
 
 
+def test_a_race_now_and_then_in_a_few_outputs_is_caught_by_the_finals() -> None:
+    racing = False
+
+    def race(number: int, out: torch.Tensor) -> None:
+        if racing and number % 5 == 0:
+            out.view(-1)[::1000] *= -1  # 0.1% of the outputs of every fifth launch
+
+    session, _, _ = session_of({7: race})
+    assert session.screen(PROBLEM, candidate(7), None).status is TrialStatus.OK
+    racing = True
+    right, wrong = session.finals(PROBLEM, [candidate(1), candidate(7)])
+    assert right is not None
+    assert right.status is TrialStatus.OK
+    assert wrong is not None
+    assert wrong.status is TrialStatus.WRONG_RESULT
+
+
 def test_finals_name_the_candidate_that_poisoned_the_process() -> None:
     session, _, _ = session_of({7: raises("CUDA error: misaligned address")})
     first, poison, last = session.finals(PROBLEM, [candidate(1), candidate(7), candidate(2)])

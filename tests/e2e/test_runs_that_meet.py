@@ -1,0 +1,67 @@
+"""Runs that share a file, and runs that are killed: nothing that was finished is lost."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from blockscale.store import Store
+
+BLOCKSCALE = [sys.executable, "-c", "import sys; from blockscale.cli.main import main; sys.exit(main())"]
+TUNE = ["tune", "--N", "2112", "--K", "7168", "--device", "recorded:h200", "--engine", "sglang", "--trials", "20"]
+NAME = "N=2112,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128, 128].json"
+
+
+def test_runs_that_tune_one_weight_at_once_lose_no_key_of_each_other(tmp_path: Path) -> None:
+    shares = [["1", "4096"], ["16", "1024"], ["64", "256"]]  # as several GPUs would split the ladder
+    runs = [
+        subprocess.Popen(
+            [*BLOCKSCALE, *TUNE, "--batch-sizes", *share, "--store", f"{number}.db", "--save-path", "shared"],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        for number, share in enumerate(shares)
+    ]
+    for run in runs:
+        _, error = run.communicate()
+        assert run.returncode == 0, error
+    assert list(json.loads((tmp_path / "shared" / NAME).read_text())) == ["1", "16", "64", "256", "1024", "4096"]
+
+
+KILLED_AT = """
+import sys
+from blockscale.cli import tune
+from blockscale.cli.main import main
+from blockscale.executor.faulty import Fault, FaultPlan, FaultyDevice
+from blockscale.executor.replay import ReplayDevice
+from blockscale.recording import embedded, load_recording
+
+plan = FaultPlan(at_trial={int(sys.argv[1]): Fault.KILL})
+tune.open_device = lambda *given: FaultyDevice(ReplayDevice(load_recording(embedded("h200"))), plan)
+main(sys.argv[2:])
+"""
+
+
+# The comparison of finalists, trials 21 to 29, is kept whole or not at all.
+@pytest.mark.parametrize(("trial", "kept"), [(1, 0), (7, 6), (25, 20)])
+def test_a_killed_run_keeps_every_finished_trial_and_ends_in_the_same_bytes(
+    tmp_path: Path, trial: int, kept: int
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    arguments = [*TUNE, "--batch-sizes", "16", "64", "--yes"]
+    subprocess.run([*BLOCKSCALE, *arguments], cwd=whole, check=True, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_AT, str(trial), *arguments], cwd=killed, capture_output=True, encoding="utf-8"
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    with Store.open(killed / "blockscale.db") as store:
+        assert sum(1 for _ in store.trials()) == kept
+    subprocess.run([*BLOCKSCALE, *arguments], cwd=killed, check=True, capture_output=True)
+    written = Path("configs", "sglang", NAME)
+    assert (killed / written).read_bytes() == (whole / written).read_bytes()
