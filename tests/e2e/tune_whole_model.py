@@ -1,0 +1,63 @@
+"""Tunes a whole model on a device that answers at once: memory and size of the store as JSON, last line on stdout.
+
+A program of its own, since the peak of a process's resident memory never falls again. It runs in an empty folder.
+"""
+
+import json
+import random
+import resource
+import sqlite3
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from blockscale.cli import tune
+from blockscale.cli.main import main
+from blockscale.hardware import H200, DeviceSpec
+from blockscale.problem import Candidate, Environment, Phase, Problem, Trial, TrialStatus
+from blockscale.search.estimate import estimate_us
+
+
+class EstimatedDevice:
+    """Answers every candidate with its estimated time and some noise, in as many samples as a GPU gives."""
+
+    spec: DeviceSpec = H200
+    environment = Environment(H200.name, H200.arch, "580.126", "2.11.0", "3.6.0", "estimated", "0")
+
+    def prepare(self, problems: Sequence[Problem]) -> None:
+        """Any problem will do."""
+
+    def screen(self, problem: Problem, candidates: Sequence[Candidate]) -> Iterator[Trial]:
+        return (self._trial(problem, candidate, Phase.SCREEN, samples=5) for candidate in candidates)
+
+    def finals(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Trial]:
+        return [self._trial(problem, candidate, Phase.FINAL, samples=7) for candidate in candidates]
+
+    def warnings(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _trial(self, problem: Problem, candidate: Candidate, phase: Phase, samples: int) -> Trial:
+        noise = random.Random(f"{problem} {candidate} {phase}")
+        time_us = estimate_us(problem, candidate.config, self.spec)
+        times = tuple(time_us * noise.uniform(1.0, 1.02) for _ in range(samples))
+        trial = Trial(problem, candidate, TrialStatus.OK, phase, times, labels=("power_capped",))
+        return replace(trial, compile_s=noise.uniform(0.3, 2.0), elapsed_s=noise.uniform(0.01, 0.1))
+
+
+def measured(store: Path) -> dict[str, float]:
+    """Peak resident memory in MiB (Linux counts KiB), samples kept, and bytes of the closed store for each."""
+    with sqlite3.connect(store) as connection:
+        ((packed,),) = connection.execute("SELECT SUM(LENGTH(samples_us)) FROM trials")
+    samples = packed // 8
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"peak_mib": peak_mib, "samples": samples, "bytes_a_sample": store.stat().st_size / samples}
+
+
+if __name__ == "__main__":
+    tune.open_device = lambda *given: EstimatedDevice()
+    code = main(["tune", *sys.argv[1:], "--yes", "--store", "store.db"])
+    print(json.dumps({"code": code} | measured(Path("store.db"))))
