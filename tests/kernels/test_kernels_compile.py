@@ -1,5 +1,6 @@
 """Every kernel compiles for the GPUs it is meant for, and compiling ahead finds what a launch will look up."""
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -30,10 +31,16 @@ TARGETS = {
     "sm_80": ("float8_e4m3fn", [request(Kernel.INT8)]),
     "sm_89": ("float8_e4m3fn", ANY_GPU),
     "sm_90": ("float8_e4m3fn", [*ANY_GPU, *HOPPER, request(Kernel.FP8, shape=(16, 576, 2048), with_tensors=True)]),
+    "sm_100": ("float8_e4m3fn", ANY_GPU),
+    "sm_103": ("float8_e4m3fn", ANY_GPU),
     "sm_120": ("float8_e4m3fn", ANY_GPU),
     "gfx942": ("float8_e4m3fnuz", [*AMD, request(Kernel.FP8, shape=(17, 576, 2048), with_tensors=True)]),
     "gfx950": ("float8_e4m3fn", AMD),
+    "gfx1201": ("float8_e4m3fn", AMD),
+    "gfx1250": ("float8_e4m3fn", AMD),
 }
+
+TRITON = tuple(map(int, importlib.metadata.version("triton").split(".")[:2]))
 
 
 @cache
@@ -59,6 +66,8 @@ def _own_cache(tmp_path_factory, monkeypatch):
 
 @pytest.mark.parametrize("arch", TARGETS)
 def test_kernels_compile(arch):
+    if arch == "gfx1250" and TRITON < (3, 8):
+        pytest.skip("Triton compiles for gfx1250 from 3.8 on, before that for minutes")
     fp8_format, cases = TARGETS[arch]
     results = compiled(arch, fp8_format, json.dumps(cases))
     assert [result.get("error") for result in results] == [None] * len(cases)
@@ -66,8 +75,9 @@ def test_kernels_compile(arch):
         config = case["config"]
         one_stage = (config["BLOCK_SIZE_M"] + config["BLOCK_SIZE_N"]) * config["BLOCK_SIZE_K"]
         assert len(result["shared"]) == (2 if config.get("SPLIT_K", 1) > 1 else 1)
-        # Operands of at least one stage, or an AMD kernel that keeps them in registers; at most 4 tiles a step.
-        assert 0 < result["shared"][0] <= 4 * config["num_stages"] * one_stage + 4096
+        # Operands of at least one stage, or an AMD kernel that keeps them in registers; at most 4 tiles a step, padded
+        # by a sixteenth where that keeps banks apart.
+        assert 0 < result["shared"][0] <= 4 * config["num_stages"] * one_stage * 17 / 16 + 4096
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
