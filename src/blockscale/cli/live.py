@@ -14,6 +14,7 @@ from blockscale.hardware import DeviceSpec
 from blockscale.report.closing import closing_text
 from blockscale.report.lines import json_line, plain_line
 from blockscale.report.progress import Progress, progress_lines
+from blockscale.report.table import wrap
 from blockscale.tuning.events import Event, FileWritten, Note, Observer, ProblemResult, RunStarted, RunSummary
 from blockscale.tuning.request import TuneRequest
 
@@ -81,8 +82,10 @@ def _line(event: Event, progress: Progress, width: int | None) -> str | None:
             return f"{event.device.name}: {event.problems} problems for {', '.join(event.engines)}"
         case ProblemResult():
             return progress.result_line(event, width)
-        case FileWritten() | Note():
-            return plain_line(event)
+        case FileWritten():
+            return plain_line(event)  # never broken, so that its path can be copied
+        case Note():
+            return wrap(plain_line(event), width, "  ")
         case _:
             return None
 
