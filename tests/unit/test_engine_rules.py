@@ -41,7 +41,9 @@ def test_versions_order_as_indexes_order_them() -> None:
     assert parse_version("0.27") == parse_version("0.27.0") == parse_version("v0.27.0+cu130")
 
 
-@pytest.mark.parametrize("text", ["newest", "", "1" * 5000, "1" + "a-" * 40 + "!", "1" + "1a" * 49 + "!", "../1", "²", "١.٢"])
+@pytest.mark.parametrize(
+    "text", ["newest", "", "1" * 5000, "1" + "a-" * 40 + "!", "1" + "1a" * 49 + "!", "../1", "²", "١.٢"]
+)
 def test_a_version_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="is not a version"):
         engine("sglang", text)
