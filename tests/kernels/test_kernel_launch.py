@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from blockscale.hardware import H200
 from blockscale.kernels.compile_only import gpu_target
-from blockscale.kernels.fp8_unrolled import grid_fits_compute_units
 from blockscale.kernels.inputs import make_inputs
 from blockscale.kernels.launch import bind, extra_launch_args, kernel_sources_hash, warm_up, workspace_bytes
 from blockscale.problem import Candidate, GemmShape, Kernel, OutDtype, Problem, QuantFormat, QuantScheme, TileConfig
@@ -105,12 +103,6 @@ def test_int8_operands_bind_and_any_workspace_type_serves():
     config = CONFIG.with_(split_k=4)
     size = workspace_bytes(PROBLEM, Candidate(Kernel.FP8_HOPPER, config))
     assert callable(bound(kernel=Kernel.FP8_HOPPER, config=config, workspace=torch.empty(size, dtype=torch.uint8)))
-
-
-def test_unrolled_kernel_is_for_grids_that_leave_compute_units_idle():
-    decode = Problem(GemmShape(16, 2112, 7168))
-    assert grid_fits_compute_units(decode, TileConfig(16, 16, 128), H200)  # 132 tiles, 132 units
-    assert not grid_fits_compute_units(decode, TileConfig(8, 16, 128), H200)
 
 
 @pytest.mark.parametrize(

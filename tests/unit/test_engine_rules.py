@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,8 @@ def test_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fixed.kernel_for(Problem(GemmShape(4096, 2112, 7168)), PLAIN, MI300X) is Kernel.FP8
     assert fixed.kernel_for(PROBLEM, PLAIN, H200) is Kernel.FP8
     assert eng.kernel_for(PROBLEM, PLAIN, MI300X) is Kernel.FP8
+    for units, kernel in ((17, Kernel.FP8_UNROLLED_X4), (16, Kernel.FP8)):  # no larger than the number of units
+        assert fixed.kernel_for(PROBLEM, PLAIN, replace(MI300X, compute_units=units)) is kernel
 
 
 def test_ties_go_to_the_first_key_in_file_order() -> None:

@@ -6,10 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from blockscale.kernels.grid import grid_fits_compute_units
 from blockscale.kernels.tiles import load_tile, operand_pointers, store_tile, tile_of_program
-
-__all__ = ["fp8_gemm_unrolled_x4", "grid_fits_compute_units"]
 
 
 # fmt: off

@@ -12,7 +12,6 @@ import torch
 from blockscale.kernels.fp8 import fp8_gemm, fp8_gemm_masked
 from blockscale.kernels.fp8_hopper import fp8_gemm_hopper, sum_splits
 from blockscale.kernels.fp8_unrolled import fp8_gemm_unrolled_x4
-from blockscale.kernels.grid import tile_count
 from blockscale.kernels.inputs import GemmInputs, element_dtype
 from blockscale.kernels.int8 import int8_gemm
 from blockscale.kernels.sources import kernel_sources_hash
@@ -164,7 +163,7 @@ def _launches(problem: Problem, candidate: Candidate, operands: _Operands) -> li
         "GROUP_SIZE_M": config.group_m,
         **extra_launch_args(kernel, problem, config),
     }
-    tiles = tile_count(problem, config)
+    tiles = ceil_div(m, config.block_m) * ceil_div(n, config.block_n)
     if kernel is not Kernel.FP8_HOPPER:
         return [_Launch(_FUNCTIONS[kernel], (tiles,), (*args, *strides), options)]
     gemm = _Launch(fp8_gemm_hopper, (tiles, config.split_k), (*args, *strides), options)
