@@ -101,7 +101,9 @@ class ReplayDevice:
             answers = self._of(problem, stand_in).get(config)
             if answers is not None:
                 labels = (APPROXIMATE,)
-                self._warn(f"Times of kernel {kernel} were recorded on kernel {stand_in} and are approximate.")
+                self._warn(
+                    f"Times of {kernel} were recorded on the kernel {stand_in}, akin to it: they are approximate."
+                )
         if answers is None:
             message = f"no recorded trial of {candidate} at {problem}"
             return Trial(problem, candidate, TrialStatus.UNRECORDED, phase, message=message)
@@ -160,8 +162,12 @@ class ReplayDevice:
     def _refusal(self, missing: Sequence[Problem]) -> str:
         first = missing[0]
         asked = f"{first} {_scheme(first)}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+        verb = "are" if len(missing) > 1 else "is"
         held = "; ".join(_sizes(self._recording.problems))
-        return f"{asked} not recorded: a recorded device answers only for what it holds. Ask for one of these: {held}."
+        return (
+            f"{asked} {verb} not recorded: a recorded device answers only for what it holds. "
+            f"Ask for one of these: {held}."
+        )
 
 
 def _rank(row: Trial, canonical_config: TileConfig) -> tuple[bool, float]:

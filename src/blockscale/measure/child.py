@@ -73,6 +73,7 @@ class Child:
 
     def __init__(self, target: ChildTarget) -> None:
         self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115 -- lives as long as the child
+        self._last_words = ""
         ours, theirs = Pipe()
         self.connection: Connection = ours
         try:
@@ -148,6 +149,8 @@ class Child:
 
     def said(self) -> str:
         """The last line that matters of what the child wrote to its standard error, e.g. LLVM's own last words."""
+        if self._stderr.closed:
+            return self._last_words
         self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, self._stderr.tell() - _STDERR_TAIL_BYTES))
         lines = [line.strip() for line in self._stderr.read().decode(errors="replace").splitlines() if line.strip()]
@@ -168,6 +171,8 @@ class Child:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_REAP_S)
         self.connection.close()
+        self._last_words = self.said()
+        self._stderr.close()
 
 
 def _signal_name(number: int) -> str:
