@@ -60,6 +60,12 @@ def test_merging_keeps_what_was_there_and_sorts_by_number(path: Path) -> None:
     assert list(json.loads(path.read_text()).items()) == [("1", None), ("16", ENTRY), ("4096", odd)]
 
 
+def test_batch_sizes_are_ordered_as_numbers_not_as_text(path: Path) -> None:
+    path.write_text(json.dumps({"4096": ENTRY, "2": ENTRY, "128": ENTRY}))
+    merge_into(path, {16: ENTRY, 1024: ENTRY}, {})
+    assert list(json.loads(path.read_text())) == ["2", "16", "128", "1024", "4096"]
+
+
 def test_new_entries_win_for_their_batch_sizes(path: Path) -> None:
     merge_into(path, {1: ENTRY, 16: ENTRY}, {1: {"run": "a"}, 16: {"run": "a"}})
     better = {**ENTRY, "num_stages": 5}
