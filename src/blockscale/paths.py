@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 from enum import StrEnum
 from pathlib import Path
 
 from blockscale.errors import InputError
+
+_GAVE_OUT = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+        errno.ESTALE,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+    }
+)
 
 
 class PathKind(StrEnum):
@@ -49,3 +63,8 @@ def at_home(path: Path, way_out: str) -> Path:
 def reason_of(error: Exception) -> str:
     """The words of an error of the file system, without its number and path."""
     return getattr(error, "strerror", None) or str(error).rstrip(".")
+
+
+def machine_gave_out(error: OSError) -> bool:
+    """Whether the machine is out of something (disk, open files, memory), and no path is wrong."""
+    return error.errno in _GAVE_OUT

@@ -10,7 +10,6 @@ The first line describes the device and how it was measured, every further line 
 from __future__ import annotations
 
 import contextlib
-import errno
 import gzip
 import hashlib
 import importlib.resources
@@ -26,7 +25,7 @@ from typing import IO, Any
 
 from blockscale.errors import IncompleteRunError, InputError
 from blockscale.hardware import H200, DeviceSpec
-from blockscale.paths import PathKind, kind_at
+from blockscale.paths import PathKind, kind_at, machine_gave_out
 from blockscale.problem import (
     Candidate,
     Environment,
@@ -249,7 +248,7 @@ def write_recording(path: Path, spec: DeviceSpec, environment: Environment, tria
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if machine_gave_out(error):
             raise IncompleteRunError(f"{path}: the disk is full: free some space and export again.") from None
         raise InputError(f"{path} cannot be written ({error.strerror}): give another file.") from None
     finally:

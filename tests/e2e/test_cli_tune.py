@@ -90,7 +90,8 @@ def test_json_is_one_object_a_line_with_the_summary_last(tmp_path):
     assert files_in(tmp_path) == before
 
 
-def test_ctrl_c_saves_what_is_finished_and_the_same_command_continues(tuned, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interruption_saves_what_is_finished_and_the_same_command_continues(number, tuned, tmp_path):
     arguments = ["tune", *PROBLEM, "--engine", "sglang", "--engine", "vllm", "--batch-sizes", *BATCH_SIZES, "--json"]
     reader, writer = os.pipe()
     # The output of the whole run does not fit into the pipe, so the run is still going on when the signal comes.
@@ -101,7 +102,7 @@ def test_ctrl_c_saves_what_is_finished_and_the_same_command_continues(tuned, tmp
         stdout=writer,
         stderr=subprocess.PIPE,
         encoding="utf-8",
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell has it ignored
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # a background shell has it ignored
     )
     os.close(writer)
     with os.fdopen(reader, "rb", buffering=0) as output:
@@ -110,7 +111,7 @@ def test_ctrl_c_saves_what_is_finished_and_the_same_command_continues(tuned, tmp
             chunk = output.read(256)
             assert chunk, f"ended before the first problem: {process.communicate()[1]}"
             seen += chunk
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         while output.read(4096):
             pass
     _, error = process.communicate()

@@ -52,7 +52,7 @@ def _while_read(show: Observer) -> Observer:
     """Show events until whoever reads them is gone: that ends the run, whose last files are then written in silence.
 
     Raises:
-        BrokenPipeError: the reader is gone, told once.
+        OSError: the reader is gone or its disk is full, told once.
     """
     gone = False
 
@@ -62,7 +62,7 @@ def _while_read(show: Observer) -> Observer:
             return
         try:
             show(event)
-        except BrokenPipeError:
+        except OSError:
             gone = True
             raise
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import io
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from blockscale import __version__
+from blockscale.cli.endings import end_with
 from blockscale.cli.parsing import Parser
-from blockscale.errors import BlockscaleError, InputError
-
-INTERRUPTED = 130  # 128 + SIGINT
-_BROKEN_PIPE = 141  # 128 + SIGPIPE
-_INTERNAL_ERROR = 70  # EX_SOFTWARE
+from blockscale.cli.process import ending_signals_interrupt, open_streams
+from blockscale.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ _EXIT_CODES = """exit codes:
   3    incomplete, the same command continues (disk full, GPU lost, or a problem
        without a valid candidate)
   70   an error of blockscale itself
-  130  interrupted, the same command continues
+  130  interrupted (Ctrl-C, SIGTERM), the same command continues
   141  whoever read the output closed it"""
 
 
@@ -57,43 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     of blockscale itself, or with ``BLOCKSCALE_DEBUG`` set.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal without × and µ gets a question mark, not a crash
-            stream.reconfigure(errors="replace")
+    open_streams()
     try:
-        code = _dispatch(arguments)
-        sys.stdout.flush()
-        return code
-    except BlockscaleError as error:
-        _log_traceback()
-        print(f"blockscale: error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        _log_traceback()
-        print("blockscale: interrupted; what is finished is saved, the same command continues.", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output is gone; the interpreter must not fail again when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _BROKEN_PIPE
-    except PermissionError as error:
-        _log_traceback()
-        print(
-            f"blockscale: error: {error.filename or error} cannot be accessed (permission denied): give a path that "
-            "this user may read and write.",
-            file=sys.stderr,
-        )
-        return InputError.exit_code
-    except Exception as error:
-        import traceback
-
-        traceback.print_exc()
-        print(
-            f"blockscale: internal error: {type(error).__name__}: {error}. This is a bug in blockscale; please report "
-            "it with the lines above. What was measured is saved.",
-            file=sys.stderr,
-        )
-        return _INTERNAL_ERROR
+        with ending_signals_interrupt():
+            code = _dispatch(arguments)
+            sys.stdout.flush()
+            return code
+    except (Exception, KeyboardInterrupt) as error:
+        return end_with(error)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -138,10 +106,3 @@ def _set_up_logging() -> None:
         format="%(asctime)s %(name)s: %(message)s" if debug else "blockscale: %(message)s",
         stream=sys.stderr,
     )
-
-
-def _log_traceback() -> None:
-    if os.environ.get("BLOCKSCALE_DEBUG"):
-        import traceback
-
-        traceback.print_exc()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from blockscale.errors import InputError
 from blockscale.problem import OutDtype
 
 DEFAULT_STORE = "blockscale.db"
+_MOST_DIGITS = 18  # fits 64 bits
 _HELP_WIDTH = 78  # as argparse fills the rest on a terminal of 80 columns
 
 
@@ -62,10 +64,14 @@ def whole_number(option: str, least: int = 1) -> Callable[[str], int]:
     """A converter for ``option``'s values: whole numbers of at least ``least``."""
 
     def convert(text: str) -> int:
-        # int() alone also takes "1_000" and surrounding blanks.
-        if not text.removeprefix("-").isdecimal():
+        # int() alone also takes "1_000", surrounding blanks and the digits of every script.
+        if not re.fullmatch(r"-?[0-9]+", text):
             hint = "; write a MODEL before the options" if text[:1].isalpha() and option == "--batch-sizes" else ""
-            raise InputError(f"{option} {text}: not a whole number; give whole numbers of at least {least}{hint}.")
+            raise InputError(
+                f"{option} {_quoted(text)}: not a whole number; give whole numbers of at least {least}{hint}."
+            )
+        if len(text) > _MOST_DIGITS:
+            raise InputError(f"{option} {_quoted(text)}: too large; give a number of at most {_MOST_DIGITS} digits.")
         value = int(text)
         if value < least:
             raise InputError(f"{option} {value}: too small; give a whole number of at least {least}.")
@@ -78,15 +84,19 @@ def seconds(option: str) -> Callable[[str], float]:
     """A converter for ``option``'s value: a positive number of seconds."""
 
     def convert(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
+        value = float(text) if re.fullmatch(r"[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?|[0-9]+\.", text) else -1.0
         if not 0 < value < float("inf"):
-            raise InputError(f"{option} {text}: not a positive number; give seconds, e.g. {option} 600.")
+            raise InputError(f"{option} {_quoted(text)}: not a positive number; give seconds, e.g. {option} 600.")
         return value
 
     return convert
+
+
+def _quoted(text: str) -> str:
+    """An argument as it was given, short enough for a message; quotes where it would not be seen."""
+    if not text or text != text.strip():
+        return repr(text)
+    return text if len(text) <= 40 else f"{text[:37]}…"
 
 
 def out_dtype(text: str) -> OutDtype:

@@ -6,7 +6,6 @@ Lock, sidecar and unfinished writes lie in ``<folder>/.blockscale/``, which engi
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -15,10 +14,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from blockscale.errors import BlockscaleError, IncompleteRunError, InputError
+from blockscale.paths import machine_gave_out, reason_of
 
 PRIVATE_FOLDER = ".blockscale"
 _LOCK_TIMEOUT_S = 60.0  # a merge holds the lock for milliseconds
-_DISK_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)
 
 
 def require_writable(folder: Path) -> Path:
@@ -102,11 +101,11 @@ def _sync_folder(folder: Path) -> None:
 
 def _failure(path: Path, error: OSError) -> BlockscaleError:
     """The error for the person: a disk that gave out lets the run continue later, all else needs another place."""
-    reason = error.strerror or str(error)
-    if error.errno not in _DISK_FAILED:
+    reason = reason_of(error)
+    if not machine_gave_out(error):
         return _unwritable(path, reason)
     return IncompleteRunError(
-        f"{path} could not be written ({reason}); it is as it was and what was measured is saved. Free some space and "
+        f"{path} could not be written ({reason}); it is as it was and what was measured is saved. Make room and "
         "repeat the command."
     )
 

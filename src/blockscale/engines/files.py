@@ -12,6 +12,7 @@ from typing import Any
 from blockscale.engines.atomic import PRIVATE_FOLDER, locked, replace_file, require_writable
 from blockscale.engines.base import Engine
 from blockscale.errors import BlockscaleError, IncompleteRunError, InputError
+from blockscale.paths import machine_gave_out, reason_of
 from blockscale.problem import QuantScheme, WeightShape
 
 __all__ = [
@@ -171,8 +172,13 @@ def _read_bytes(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
+        if machine_gave_out(error):
+            raise IncompleteRunError(
+                f"{path} could not be read ({reason_of(error)}); it is as it was and what was measured is saved. "
+                "Repeat the command once that is over."
+            ) from error
         raise InputError(
-            f"{path} cannot be read ({error.strerror or error}), so nothing can be merged into it: move it away, or "
+            f"{path} cannot be read ({reason_of(error)}), so nothing can be merged into it: move it away, or "
             "choose another folder with --save-path."
         ) from error
 
