@@ -1,6 +1,8 @@
 """Wrong input at the command line: exit 2, one message, nothing written."""
 
 import gzip
+import os
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,7 @@ from blockscale.cli.main import main
 RECORDED = ["--device", "recorded:h200", "--engine", "sglang", "--yes"]
 SIZES = ["--N", "2112", "--K", "7168"]
 ONE = ["--batch-sizes", "16"]
+FILE = "N=2112,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128, 128].json"
 
 
 def refused(capsys, *arguments):
@@ -37,6 +40,12 @@ def empty_folder(tmp_path, monkeypatch):
         (["tune", "--N", "-5", "--K", "7168", *RECORDED], ["--N -5", "at least 1"]),
         (["tune", "--N", "2112.5", "--K", "7168", *RECORDED], ["--N 2112.5", "whole number"]),
         (["tune", "--N", "2_112", "--K", "7168", *RECORDED], ["--N 2_112", "whole number"]),
+        (["tune", "--N", "", "--K", "7168", *RECORDED], ["--N ''", "whole number"]),
+        (["tune", "--N", " 16", "--K", "7168", *RECORDED], ["--N ' 16'", "whole number"]),
+        (["tune", "--N", "١٦", "--K", "7168", *RECORDED], ["--N ١٦", "whole number"]),
+        (["tune", "--N", "9" * 5000, "--K", "7168", *RECORDED], ["--N 999", "too large", "18 digits"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--seed", "9" * 19], ["--seed 9", "too large"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--trials", "x" * 5000], ["--trials xxx", "whole number"]),
         (["tune", *SIZES, "--batch-sizes", "0", *RECORDED], ["--batch-sizes 0", "at least 1"]),
         (["tune", *SIZES, "--batch-sizes", "1,16", *RECORDED], ["--batch-sizes 1,16", "whole number"]),
         (["tune", *SIZES, "--batch-sizes", "16", "deepseek-v3"], ["deepseek-v3", "MODEL before"]),
@@ -50,6 +59,21 @@ def empty_folder(tmp_path, monkeypatch):
         (["tune", *SIZES, "--seed", "-1", *RECORDED], ["--seed -1", "at least 0"]),
         (["tune", *SIZES, "--time-budget", "soon", *RECORDED], ["--time-budget soon", "seconds"]),
         (["tune", *SIZES, "--time-budget", "nan", *RECORDED], ["--time-budget nan", "positive"]),
+        (["tune", *SIZES, "--time-budget", "1_0", *RECORDED], ["--time-budget 1_0", "positive"]),
+        (["tune", *SIZES, "--time-budget", "1e999", *RECORDED], ["--time-budget 1e999", "positive"]),
+        (["tune", *SIZES, *ONE, "--device", f"recorded:{'x' * 5000}/"], ["xxx", "too long"]),
+        (["tune", *SIZES, *ONE, "--device", "recorded:./"], ["no file"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--device-name", "a/b"], ["'a/b'", "slash", "--device-name"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--device-name", "../../x"], ["slash"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--device-name", "a\nb"], [r"'a\nb'", "--device-name"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--device-name", " "], ["blank"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--device-name", "x" * 300], ["bytes", "--device-name"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--engine", "vllm", "--device-name", "µ" * 150], ["bytes"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--save-path", "x" * 300], ["too long", "--save-path"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--store", "x" * 300], ["too long", "--store"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--store", "~no-such-user/s.db"], ["home", "--store"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--engine-version", "1" * 5000], ["is not a version"]),
+        (["shapes", "a\nb"], [r"'a\nb'"]),
         (["tune", *SIZES, "--out-dtype", "fp8", *RECORDED], ["--out-dtype fp8", "bfloat16"]),
         (["tune", *SIZES, "--input-type", "fp4", *RECORDED], ["--input-type", "fp4", "int8"]),
         (["tune", *SIZES, *ONE, "--device", "recorded:/nowhere", "--yes"], ["/nowhere"]),
@@ -62,6 +86,8 @@ def empty_folder(tmp_path, monkeypatch):
         (["tune", *SIZES, *ONE, "--engine", "trtllm"], ["--engine", "trtllm", "sglang"]),
         (["tune", *SIZES, *ONE, *RECORDED, "--gpus", "one"], ["--gpus one", "--gpus 0"]),
         (["tune", *SIZES, *ONE, *RECORDED, "--gpus", "0,1"], ["--gpus 0,1", "one GPU"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--gpus", "9" * 5000], ["--gpus 999", "index"]),
+        (["tune", *SIZES, *ONE, *RECORDED, "--gpus", "٠"], ["--gpus ٠", "index"]),
         (["tune", *SIZES, *ONE, *RECORDED, "--executor", "ray"], ["--executor ray"]),
         (["tune", *SIZES, *ONE, *RECORDED, "--ray-address", "x:1"], ["--ray-address", "--executor ray"]),
         (["tune", *SIZES, *ONE, *RECORDED, "--batch"], ["--batch", "--help"]),
@@ -99,6 +125,40 @@ def test_a_folder_that_is_a_file_is_refused_before_a_store_appears(capsys, empty
     (empty_folder / "taken").write_text("")
     assert "taken" in refused(capsys, "tune", *SIZES, *ONE, *RECORDED, "--save-path", "taken")
     assert [p.name for p in empty_folder.iterdir()] == ["taken"]
+
+
+@pytest.mark.parametrize("store", [FILE, f".blockscale/{FILE}.lock", ".blockscale/s.db"])
+def test_a_store_never_lies_where_files_are_written(store, capsys, empty_folder):
+    (empty_folder / "configs").symlink_to("elsewhere")
+    (empty_folder / "elsewhere" / "sglang" / ".blockscale").mkdir(parents=True)
+    for folder in ("configs", "elsewhere"):
+        path = f"{folder}/sglang/{store}"
+        assert "where the files are written" in refused(capsys, "tune", *SIZES, *ONE, *RECORDED, "--store", path)
+        assert not (empty_folder / path).exists()
+
+
+@pytest.mark.parametrize("taken", [FILE, f".blockscale/{FILE.removesuffix('.json')}.meta.json"])
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_what_cannot_be_merged_into_is_refused_before_anything_is_measured(taken, make, capsys, empty_folder):
+    path = empty_folder / "out" / taken
+    path.parent.mkdir(parents=True)
+    make(path)
+    before = sorted(empty_folder.rglob("*"))
+    message = refused(capsys, "tune", *SIZES, *ONE, *RECORDED, "--save-path", "out")
+    assert taken in message
+    assert "--save-path" in message
+    assert sorted(empty_folder.rglob("*")) == before
+
+
+def test_a_working_folder_that_is_gone_is_one_message(capsys, empty_folder):
+    folder = empty_folder / "gone"
+    folder.mkdir()
+    os.chdir(folder)
+    folder.rmdir()
+    try:
+        assert "store" in refused(capsys, "tune", *SIZES, *ONE, *RECORDED)
+    finally:
+        os.chdir(empty_folder)
 
 
 def test_a_recording_that_was_cut_is_refused(capsys, empty_folder):

@@ -91,18 +91,16 @@ def _recordings() -> tuple[str, ...]:
 
 
 def _store(path: Path) -> PlaceFacts:
-    from blockscale.store.filesystem import check_location
+    from blockscale.store.filesystem import check_location, locate
 
-    path = path.expanduser().resolve()
     problem = None
     used = 0
     try:
+        path = locate(path)
         check_location(path)
         used = sum(p.stat().st_size for p in (path, Path(f"{path}-wal")) if p.is_file())
     except BlockscaleError as error:
         problem = str(error)
-    except PermissionError:
-        problem = f"{path.parent} may not be entered; give --store another file"
     return PlaceFacts("store", path, used, problem)
 
 

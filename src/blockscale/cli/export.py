@@ -70,6 +70,8 @@ def _configs(args: argparse.Namespace) -> int:
     with Store.open(args.store, create=False) as store:
         environment = choose_environment(store, args.device_name, args.environment)
         files = StoredFiles.read(store, environment)
+        for engine, (_, folder) in zip(engines, folders, strict=True):
+            files.check(engine, folder, store.path)
         with nothing_left_behind(folder for _, folder in folders):
             for _, folder in folders:
                 require_writable(folder)

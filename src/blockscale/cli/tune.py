@@ -164,11 +164,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _checked(args: argparse.Namespace, inputs: TuneInputs, engines: tuple[Engine, ...], device: Device) -> _CheckedRun:
     """Refuse all that can be refused without writing anything."""
+    from blockscale.store import locate
     from blockscale.tuning.run import check_request
 
     usable, notes = usable_engines(engines, inputs.quant, device.spec, explicit=bool(args.engine))
     request = _request(args, inputs, usable)
-    check_request(request, usable, device)
+    check_request(request, usable, device, locate(args.store))
     _, repeated = distinct_batch_sizes(args.batch_sizes or STOCK_BATCH_SIZES)
     texts = [Note(text) for text in (*inputs.notes, *repeated)] + [Note(text, warning=True) for text in notes]
     if args.device_name and args.device_name != device.spec.name:

@@ -10,6 +10,7 @@ from blockscale.engines.files import (
     UnreadableConfigFile,
     merge_into,
     read_config_file,
+    sidecar_path,
     verify_written,
 )
 
@@ -27,6 +28,7 @@ __all__ = [
     "read_config_file",
     "require_writable",
     "sglang",
+    "sidecar_path",
     "verify_written",
     "vllm",
 ]

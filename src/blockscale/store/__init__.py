@@ -2,5 +2,6 @@
 
 from blockscale.store.database import Store
 from blockscale.store.export import choose_environment, export_recording, limits_of
+from blockscale.store.filesystem import locate
 
-__all__ = ["Store", "choose_environment", "export_recording", "limits_of"]
+__all__ = ["Store", "choose_environment", "export_recording", "limits_of", "locate"]

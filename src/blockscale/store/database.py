@@ -19,7 +19,7 @@ from blockscale.hardware import DeviceSpec
 from blockscale.problem import Candidate, Environment, Phase, Problem, Trial
 from blockscale.store import rows
 from blockscale.store.failures import damaged, opening, using
-from blockscale.store.filesystem import MOUNT_TABLE, check_location, resolved
+from blockscale.store.filesystem import MOUNT_TABLE, check_location, locate
 from blockscale.store.lock import hold_store
 from blockscale.store.schema import TABLES, check_header, check_version, migrate
 
@@ -66,7 +66,7 @@ class Store:
                 writable, on a network file system. Nothing was changed.
             IncompleteRunError: the disk is full or failing.
         """
-        path = resolved(path)
+        path = locate(path)
         check_location(path, mount_table)
         if not create and not path.exists():
             raise InputError(f"store {path} does not exist: give --store the file of an earlier run.")

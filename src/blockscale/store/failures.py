@@ -59,8 +59,8 @@ def using(path: Path) -> Iterator[None]:
         yield
     except UnreadableRow as error:
         raise IncompleteRunError(
-            f"store {path} is damaged ({error}). Nothing in it was changed: put it aside or restore a copy, then start "
-            "the same command again."
+            f"store {path} is damaged ({error}). Nothing was lost beside that: put it aside or restore a copy, then "
+            "start the same command again."
         ) from error
     except sqlite3.DatabaseError as error:
         code = _code(error)

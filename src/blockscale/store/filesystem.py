@@ -47,7 +47,7 @@ MOUNT_TABLE = Path("/proc/self/mounts")
 _WAY_OUT = "give --store another file"
 
 
-def resolved(path: Path) -> Path:
+def locate(path: Path) -> Path:
     """The absolute path of a store, its home folder put in and symbolic links followed.
 
     Raises:

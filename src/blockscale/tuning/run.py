@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 from blockscale.engines import Engine, require_writable
-from blockscale.errors import InputError
+from blockscale.errors import BlockscaleError, InputError
 from blockscale.executor.base import Device
 from blockscale.executor.cost import measuring_s
 from blockscale.problem import Problem, WeightShape
@@ -23,6 +24,7 @@ from blockscale.tuning.ledger import Ledger
 from blockscale.tuning.one_problem import Decision, Job, ProblemTuner
 from blockscale.tuning.request import TuneRequest, check_sizes
 from blockscale.tuning.schedule import longest_first
+from blockscale.tuning.target import check_targets
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +43,7 @@ def run_tune(
         IncompleteRunError: the device or the store was lost midway; the same call continues.
         KeyboardInterrupt: likewise.
     """
-    check_request(request, engines, device)
+    check_request(request, engines, device, store.path)
     for _, folder in request.folders:
         require_writable(folder)
     run = _Run(request, engines, device, store, observer)
@@ -59,12 +61,14 @@ def run_tune(
     return summary
 
 
-def check_request(request: TuneRequest, engines: Sequence[Engine], device: Device) -> None:
+def check_request(request: TuneRequest, engines: Sequence[Engine], device: Device, store: Path) -> None:
     """Refuse what cannot be tuned, and let the device learn what is coming. Nothing is measured or written.
 
+    ``store`` is the absolute path of the store, which need not exist yet.
+
     Raises:
-        InputError: sizes beyond the kernels, an engine that cannot use the result, a problem that the device cannot
-            answer, or one without any legal config.
+        InputError: sizes beyond the kernels, an engine that cannot use the result, a file that cannot be merged into, a
+            problem that the device cannot answer, or one without any legal config.
     """
     problems = request.problems()
     check_sizes(problems, request.quant)
@@ -72,6 +76,7 @@ def check_request(request: TuneRequest, engines: Sequence[Engine], device: Devic
         reason = engine.refusal(request.quant, device.spec)
         if reason is not None:
             raise InputError(reason)
+    check_targets((request.target(e, w, device.spec) for e in engines for w in request.weights), store)
     device.prepare(problems)
     for engine in engines:
         for problem in problems:
@@ -130,7 +135,9 @@ class _Run:
                 if self._open[name, weight] and started:
                     try:
                         self._write(engine, weight)
-                    except Exception:  # the first failure is the one to report
+                    except (BlockscaleError, OSError) as error:  # the first failure is the one to report
+                        log.warning("the file of %s for %s could not be written: %s", weight, name, error)
+                    except Exception:
                         log.exception("the file of %s for %s could not be written", weight, name)
             raise
 

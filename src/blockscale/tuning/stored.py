@@ -16,7 +16,7 @@ from blockscale.tuning.baselines import Baseline, baseline_of, read_entries
 from blockscale.tuning.choice import Choice, chosen_entry, origin, verdict
 from blockscale.tuning.events import FileWritten, Note
 from blockscale.tuning.files import write_choices
-from blockscale.tuning.target import FileTarget
+from blockscale.tuning.target import FileTarget, check_targets
 
 _Finals = Mapping[Candidate, Trial]
 
@@ -45,6 +45,14 @@ class StoredFiles:
                 file[problem][trial.candidate] = trial
         return cls(environment, spec, finals)
 
+    def check(self, engine: Engine, folder: Path, store: Path) -> None:
+        """Refuse what ``write`` could not do; ``store`` is the absolute path of the store.
+
+        Raises:
+            InputError: as ``check_targets``.
+        """
+        check_targets((self._target(engine, folder, weight, quant) for weight, quant in self.finals), store)
+
     def write(self, engine: Engine, folder: Path, *, overwrite: bool) -> Iterator[Note | FileWritten]:
         """Merge what ``engine`` can use into its files, file by file; yields what there is to say of each.
 
@@ -52,7 +60,7 @@ class StoredFiles:
         key is left as it is unless ``overwrite`` is set.
         """
         for (weight, quant), problems in sorted(self.finals.items()):
-            target = FileTarget(engine, folder, weight, quant, self.environment.device_name)
+            target = self._target(engine, folder, weight, quant)
             found = read_entries(target)
             choices: dict[int, Choice] = {}
             uncompared: list[int] = []
@@ -70,6 +78,9 @@ class StoredFiles:
                     f"{weight} at M {' '.join(map(str, uncompared))} is left as it is: what {engine} would run "
                     "otherwise was not measured with the rest; --overwrite writes the best measured."
                 )
+
+    def _target(self, engine: Engine, folder: Path, weight: WeightShape, quant: QuantScheme) -> FileTarget:
+        return FileTarget(engine, folder, weight, quant, self.environment.device_name)
 
     def _choose(self, engine: Engine, usable: _Finals, baseline: Baseline, overwrite: bool) -> Choice | None:
         selection = select(list(usable.values()), baseline.candidate, overwrite=overwrite)
