@@ -1,15 +1,17 @@
 """Properties of merging, of the lookup and of legality that hold for any input."""
 
 import json
+import random
 import tempfile
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockscale.engines import engine, merge_into, read_config_file
 from blockscale.hardware import H200, DeviceSpec, Vendor
 from blockscale.problem import GemmShape, Kernel, Problem, QuantFormat, QuantScheme, TileConfig
+from blockscale.space import build_space, shared_memory_bytes
 
 MI300X = DeviceSpec("AMD Instinct MI300X", Vendor.HIP, "gfx942", 304, 65_536, 131_072, 1024, 64, 4 << 20, 192 << 30)
 
@@ -90,3 +92,26 @@ def test_the_default_breaks_no_clause_and_is_clamped_once(eng, problem, spec) ->
     assert not any(clause.check(problem, default) for clause in eng.clauses(problem, spec))
     assert (clamped.block_k, clamped.num_warps) == (default.block_k, default.num_warps)
     assert clamped.num_stages <= default.num_stages
+
+
+@settings(max_examples=settings.default.max_examples // 2)
+@given(
+    eng=engines,
+    shape=st.builds(GemmShape, st.integers(1, 8192), st.integers(1, 40_000), st.integers(1, 20_000)),
+    quant=st.builds(QuantScheme, st.just(QuantFormat.FP8), st.sampled_from([32, 64, 128]), st.sampled_from([64, 128])),
+    spec=st.sampled_from([H200, MI300X]),
+)
+def test_a_space_offers_only_what_fits_and_reads_right_scales(eng, shape, quant, spec) -> None:
+    problem = Problem(shape, quant)
+    hopper = eng.takes_swap_split(spec)
+    space = build_space(problem, spec, hopper=hopper, clauses=eng.clauses(problem, spec))
+    drawn = space.sample(random.Random(0), 50)
+    assert drawn
+    for config in drawn:
+        assert quant.block_k % config.block_k == 0
+        assert shared_memory_bytes(problem, config, spec) <= spec.shared_memory_bytes
+        assert config.block_m * config.block_n <= spec.registers_per_unit
+        assert config.num_warps * spec.warp_size <= spec.max_threads_per_block
+        assert eng.effective_config(problem, config, spec) == config
+        assert hopper or not (config.swap_ab or config.split_k > 1)
+        assert (config.waves_per_eu is None) == (spec.vendor is Vendor.CUDA)
