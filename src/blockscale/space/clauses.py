@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from blockscale.hardware import DeviceSpec
-from blockscale.problem import Problem, TileConfig, ceil_div
+from blockscale.problem import Problem, QuantFormat, TileConfig, ceil_div
 
 _WARPGROUP_ROWS = 64
 _WARPGROUP_WARPS = 4
@@ -31,7 +31,10 @@ def shared_memory_bytes(problem: Problem, config: TileConfig, spec: DeviceSpec) 
     """
     if config.num_stages == 1:
         return min(config.block_m, config.block_n) * config.block_k
-    buffers = config.num_stages if uses_warpgroup_mma(config, spec) else config.num_stages - 1
+    # INT8 has no tcgen05 instruction on SM103 (nor in Triton 3.6 on SM100) and falls back to the older one there.
+    falls_back = problem.quant.format is QuantFormat.INT8 and spec.compute_capability >= 100
+    from_shared = uses_warpgroup_mma(config, spec) and not falls_back
+    buffers = config.num_stages if from_shared else config.num_stages - 1
     return buffers * (config.block_m + config.block_n) * config.block_k
 
 
