@@ -119,3 +119,13 @@ def test_other_threads_leave_signals_alone():
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_a_second_interrupt_while_the_interpreter_shuts_down_says_nothing(tmp_path):
+    code = (
+        "import atexit, os, signal, sys; from blockscale.cli.main import main; sys.argv[1:] = ['--version'];"
+        "atexit.register(lambda: [os.kill(os.getpid(), n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]);"
+        "sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from blockscale import __version__
 from blockscale.cli.endings import end_with
 from blockscale.cli.parsing import Parser
-from blockscale.cli.process import ending_signals_interrupt, open_streams
+from blockscale.cli.process import ending_signals_interrupt, ignore_interrupts, open_streams
 from blockscale.errors import InputError
 
 
@@ -56,10 +56,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     open_streams()
     try:
-        with ending_signals_interrupt():
-            code = _dispatch(arguments)
-            sys.stdout.flush()
-            return code
+        try:
+            with ending_signals_interrupt():
+                code = _dispatch(arguments)
+                sys.stdout.flush()
+                return code
+        finally:
+            if argv is None:  # the process ends here
+                ignore_interrupts()
     except (Exception, KeyboardInterrupt) as error:
         return end_with(error)
 

@@ -55,5 +55,11 @@ def ending_signals_interrupt() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
+def ignore_interrupts() -> None:
+    """Let a second Ctrl-C not strike the interpreter while it shuts down, when all is said and saved."""
+    for number in (signal.SIGINT, *_ENDING_SIGNALS):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt(signal.Signals(number).name)
