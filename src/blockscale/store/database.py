@@ -266,6 +266,12 @@ class Store:
             self._connection.execute("INSERT INTO snapshots VALUES (?, ?, ?)", (run_key, name, text))
             return json.loads(text)
 
+    def has_snapshot(self, run_key: str, name: str) -> bool:
+        """Whether a value is kept under this run and name."""
+        with self._mutex, using(self.path):
+            query = "SELECT count(*) FROM snapshots WHERE run_key = ? AND name = ?"
+            return bool(self._connection.execute(query, (run_key, name)).fetchone()[0])
+
     def _insert_environment(self, environment: Environment) -> int:
         return self._insert("environments", "key, fields", (environment.key, rows.environment_json(environment)))
 

@@ -1,7 +1,6 @@
 """What would run without this run's entry: the file's choice under the engine's lookup, else the engine's default.
 
-Read once, at a run's first start, and kept in the store: a continued run compares with the same baselines, although
-it may have written to those files meanwhile.
+``first_seen`` keeps what was read in the store, for a continued run to compare with the same.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from blockscale.executor.base import Device
 from blockscale.problem import WeightShape
 from blockscale.tuning.choice import Choice, origin, verdict
 from blockscale.tuning.events import FileWritten, Note, Observer
+from blockscale.tuning.first_seen import FirstSeen
 from blockscale.tuning.one_problem import Decision, Job
 from blockscale.tuning.request import TuneRequest
 from blockscale.tuning.target import FileTarget
@@ -43,9 +44,10 @@ def write_choices(target: FileTarget, choices: Mapping[int, Choice]) -> list[Not
 class FileWriter:
     """Writes the file of one engine and weight at a time and remembers which it wrote."""
 
-    def __init__(self, request: TuneRequest, device: Device, observer: Observer) -> None:
+    def __init__(self, request: TuneRequest, device: Device, first_seen: FirstSeen, observer: Observer) -> None:
         self._request = request
         self._device = device
+        self._first_seen = first_seen
         self._observe = observer
         self._written: dict[Path, None] = {}
 
@@ -64,6 +66,7 @@ class FileWriter:
         choices = {m: choice for m, choice in made.items() if choice is not None}
         if not choices:
             return
+        self._first_seen.will_write(target, [choice.entry for choice in choices.values()])
         said = write_choices(target, choices)
         self._written[target.path] = None
         for event in said:

@@ -6,7 +6,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from blockscale.engines import Engine, require_writable
@@ -16,10 +15,11 @@ from blockscale.executor.cost import measuring_s
 from blockscale.problem import Problem, WeightShape
 from blockscale.selection import Outcome
 from blockscale.store import Store
-from blockscale.tuning.baselines import baseline_of, read_entries
+from blockscale.tuning.baselines import baseline_of
 from blockscale.tuning.budget import Budget
 from blockscale.tuning.events import Note, Observer, ProblemStarted, RunStarted, RunSummary
 from blockscale.tuning.files import FileWriter
+from blockscale.tuning.first_seen import FirstSeen
 from blockscale.tuning.ledger import Ledger
 from blockscale.tuning.one_problem import Decision, Job, ProblemTuner
 from blockscale.tuning.request import TuneRequest, check_sizes
@@ -48,6 +48,8 @@ def run_tune(
         require_writable(folder)
     run = _Run(request, engines, device, store, observer)
     observer(RunStarted(device.spec, tuple(e.name for e in engines), len(run.jobs)))
+    for path in run.renewed:
+        observer(Note(f"{path.name} was changed since this run first started: it is compared with what is there now."))
     run.warn()
     try:
         with run.saving_what_is_finished():
@@ -94,8 +96,10 @@ class _Run:
         self._observe = observer
         self._ledger = Ledger(store, device)
         self._tuner = ProblemTuner(request, device, self._ledger, observer)
-        self._files = FileWriter(request, device, observer)
-        self.jobs = _jobs(request, engines, device, store)
+        first_seen = FirstSeen(store, request.run_key(device.environment))
+        self._files = FileWriter(request, device, first_seen, observer)
+        self.jobs = _jobs(request, engines, device, first_seen)
+        self.renewed = tuple(first_seen.renewed)
         self._budget = Budget(request.time_budget_s, [job.problem for job in self.jobs])
         self._decisions: dict[tuple[str, Problem], Decision] = {}
         self._warned: set[str] = set()
@@ -161,17 +165,13 @@ class _Run:
         )
 
 
-def _jobs(request: TuneRequest, engines: Sequence[Engine], device: Device, store: Store) -> list[Job]:
+def _jobs(request: TuneRequest, engines: Sequence[Engine], device: Device, first_seen: FirstSeen) -> list[Job]:
     """Jobs weight by weight, the costliest first, so that a device keeps one weight's tensors at a time."""
-    run_key = request.run_key(device.environment)
     found = {}
     for engine in engines:
         for weight in request.weights:
-            found[engine.name, weight] = store.snapshot(
-                run_key,
-                f"baseline {engine.name} {weight.N} {weight.K}",
-                partial(read_entries, request.target(engine, weight, device.spec)),
-            )
+            target = request.target(engine, weight, device.spec)
+            found[engine.name, weight] = first_seen.entries(target, request.batch_sizes, overwrite=request.overwrite)
     by_weight = {w: [request.problem(w, m) for m in request.batch_sizes] for w in request.weights}
     costliest = sorted(by_weight, key=lambda w: (-sum(map(measuring_s, by_weight[w])), w))
     return [
