@@ -1,6 +1,7 @@
 """Every store that cannot be used is refused with one message, and left as it was."""
 
 import os
+import random
 import re
 import sqlite3
 import subprocess
@@ -234,6 +235,8 @@ def test_export_leaves_out_what_was_never_measured(tmp_path):
 DAMAGES = [
     "UPDATE trials SET status = 'x'",
     "UPDATE trials SET phase = 'x'",
+    "UPDATE trials SET status = CAST(x'6fff' AS TEXT)",
+    "UPDATE problems SET out_dtype = CAST(x'ff' AS TEXT)",
     "UPDATE trials SET samples_us = x'0102'",
     "UPDATE trials SET samples_us = 'text'",
     "UPDATE trials SET samples_us = x'000000000000f0ff'",
@@ -264,6 +267,37 @@ def test_rows_that_nobody_wrote_are_damage_wherever_they_are_met(filled, damage)
     with pytest.raises((InputError, IncompleteRunError), match=r"is damaged \(.*restore a copy"):
         use_everything(filled)
     assert filled.read_bytes() == before
+
+
+def test_damage_anywhere_is_never_an_error_of_our_own(filled):
+    """Bytes are changed here and there: either nothing that is read was hit, or the message says that it was."""
+    whole, hit = filled.read_bytes(), 0
+    for seed in range(100):
+        generator = random.Random(seed)
+        data = bytearray(whole)
+        for _ in range(generator.choice([1, 5, 25])):
+            data[generator.randrange(100, len(data))] = generator.randrange(256)
+        filled.write_bytes(data)
+        said = what_is_said_of(filled)
+        hit += bool(said)
+        assert not said or "damaged" in said or "another program's" in said
+    assert hit > 10
+
+
+def what_is_said_of(path):
+    try:
+        use_everything(path)
+    except (InputError, IncompleteRunError) as error:
+        return str(error)
+    return ""
+
+
+def test_text_that_is_no_utf_8_spoils_no_trial(filled):
+    with sqlite3.connect(filled) as database:
+        database.execute("UPDATE trials SET message = CAST(x'61ff' AS TEXT)")
+    database.close()
+    with Store.open(filled) as store:
+        assert {trial.message for _, trial in store.trials()} == {"a\ufffd"}
 
 
 def use_everything(path):

@@ -21,7 +21,7 @@ from blockscale.store import rows
 from blockscale.store.failures import damaged, opening, using
 from blockscale.store.filesystem import MOUNT_TABLE, check_location, locate
 from blockscale.store.lock import hold_store
-from blockscale.store.schema import TABLES, check_header, check_version, migrate
+from blockscale.store.schema import broken_parts, check_header, check_version, migrate
 
 JSON: TypeAlias = Any
 """What ``json.dumps`` takes and ``json.loads`` gives."""
@@ -294,6 +294,7 @@ class Store:
 
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # damage shows in what is read
     try:
         (report,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if report != "ok":
@@ -309,9 +310,8 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA wal_autocheckpoint = 256")  # pages: the log stays near 1 MiB
         migrate(connection)
-        missing = TABLES.difference(name for (name,) in connection.execute("SELECT name FROM sqlite_master"))
-        if missing:
-            raise damaged(path, f"its table {min(missing)} is missing")
+        if broken := broken_parts(connection):
+            raise damaged(path, f"{', '.join(broken)} not as made")
     except BaseException:
         connection.close()
         raise

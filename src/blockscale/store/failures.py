@@ -37,7 +37,7 @@ def opening(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except UnreadableRow as error:
+    except (UnreadableRow, UnicodeDecodeError) as error:  # the latter where SQLite quotes what it cannot parse
         raise damaged(path, str(error)) from error
     except sqlite3.DatabaseError as error:
         code = _code(error)
@@ -57,7 +57,7 @@ def using(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except UnreadableRow as error:
+    except (UnreadableRow, UnicodeDecodeError) as error:  # the latter where SQLite quotes what it cannot parse
         raise IncompleteRunError(
             f"store {path} is damaged ({error}). Nothing was lost beside that: put it aside or restore a copy, then "
             "start the same command again."

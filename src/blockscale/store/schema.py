@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from blockscale.errors import InputError
@@ -71,9 +73,6 @@ CREATE TABLE snapshots (
 ) WITHOUT ROWID;
 """
 
-TABLES = frozenset({"environments", "problems", "candidates", "trials", "snapshots"})
-"""Tables of the newest version."""
-
 MIGRATIONS: tuple[str, ...] = (_VERSION_1,)
 """Step i leads from version i to i + 1. Steps are only ever added."""
 
@@ -131,3 +130,20 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[str] = MIGRATIO
             connection.execute("ROLLBACK")
             raise
         connection.execute("COMMIT")
+
+
+def broken_parts(connection: sqlite3.Connection) -> list[str]:
+    """Names of tables and indexes of the newest version that the database lacks or has otherwise: it was damaged."""
+    found = dict(_parts(connection))
+    return sorted(name for name, statement in _expected_parts() if found.get(name) != statement)
+
+
+def _parts(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    return connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+
+
+@functools.cache
+def _expected_parts() -> frozenset[tuple[str, str]]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        migrate(connection)
+        return frozenset(_parts(connection))
