@@ -54,14 +54,19 @@ def read_entries(target: FileTarget) -> dict[str, Any] | None:
     return None
 
 
+def looked_up(engine: Engine, found: Mapping[str, Any], m: int) -> tuple[int, dict[str, Any] | None]:
+    """The key and entry of what ``read_entries`` found that ``engine`` takes for batch size ``m``; null is None."""
+    entries: dict[int, dict[str, Any] | None] = dict(found["entries"])
+    key = engine.lookup_key(list(entries), m)
+    return key, entries[key]
+
+
 def baseline_of(engine: Engine, problem: Problem, spec: DeviceSpec, found: Mapping[str, Any] | None) -> Baseline:
     """The baseline of ``problem``, given what ``read_entries`` found for its weight."""
     default_config = engine.clamped_default(problem, spec)
     default = _candidate(engine, problem, spec, default_config)
     if found:
-        entries = {int(key): entry for key, entry in found["entries"]}
-        key = engine.lookup_key(list(entries), problem.shape.M)
-        entry = entries[key]
+        key, entry = looked_up(engine, found, problem.shape.M)
         if entry is not None:  # null stands for the default
             try:
                 config = TileConfig.from_entry(entry, unstated_num_stages=spec.unstated_num_stages)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from blockscale.store import Store
-from blockscale.tuning.baselines import read_entries
+from blockscale.tuning.baselines import looked_up, read_entries
 from blockscale.tuning.target import FileTarget
 
 
@@ -60,8 +60,8 @@ class FirstSeen:
         if now is None:
             return False
         for m in batch_sizes:
-            entry = _looked_up(target, now, m)
-            if entry is None or (seen is not None and entry == _looked_up(target, seen, m)):
+            _, entry = looked_up(target.engine, now, m)
+            if entry is None or (seen is not None and entry == looked_up(target.engine, seen, m)[1]):
                 continue
             if not self._store.has_snapshot(self._run_key, self._own(target, entry)):
                 return True
@@ -76,8 +76,3 @@ class FirstSeen:
     def _own(target: FileTarget, entry: Mapping[str, Any]) -> str:
         digest = hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()[:16]
         return f"wrote {target.engine.name} {target.weight.N} {target.weight.K} {digest}"
-
-
-def _looked_up(target: FileTarget, found: Mapping[str, Any], m: int) -> dict[str, Any] | None:
-    entries: dict[int, dict[str, Any] | None] = dict(found["entries"])
-    return entries[target.engine.lookup_key(list(entries), m)]

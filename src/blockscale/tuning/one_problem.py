@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from blockscale.engines import Engine
@@ -58,7 +58,7 @@ class ProblemTuner:
         """Search the job's space within ``allowance``, then decide among the finalists."""
         space = job.engine.space(job.problem, self._device.spec)
         screened: dict[Candidate, Trial] = {}
-        for trial, reused in self._screening(job, space, allowance):
+        for trial, reused in self._screening(job, space, allowance, screened):
             allowance.spend(trial.elapsed_s)
             screened[trial.candidate] = trial
             self._observe(
@@ -81,30 +81,27 @@ class ProblemTuner:
         )
         return Decision(result, selection, finals.get(selection.winner) if selection.winner else None)
 
-    def _screening(self, job: Job, space: Space, allowance: Allowance) -> Iterator[tuple[Trial, bool]]:
-        """Trials of the baselines, then of what the strategy asks for, until it ends or the allowance is spent."""
-        seen: dict[Candidate, Trial] = {}
+    def _screening(
+        self, job: Job, space: Space, allowance: Allowance, screened: Mapping[Candidate, Trial]
+    ) -> Iterator[tuple[Trial, bool]]:
+        """Trials of the baselines, then of what the strategy asks for, until it ends or the allowance is spent.
+
+        The caller puts each trial into ``screened`` before it asks for the next.
+        """
         runnable: list[Candidate] = []
         for candidate in job.baseline.candidates:
             reason = space.reason(candidate.config)
             if reason is None:
                 runnable.append(candidate)
             else:
-                trial = Trial(job.problem, candidate, TrialStatus.ILLEGAL, message=reason)
-                seen[candidate] = trial
-                yield trial, False
-        for trial, reused in self._ledger.screen(job.problem, runnable):
-            seen[trial.candidate] = trial
-            yield trial, reused
+                yield Trial(job.problem, candidate, TrialStatus.ILLEGAL, message=reason), False
+        yield from self._ledger.screen(job.problem, runnable)
         strategy = self._strategy(job, space, [c.config for c in runnable])
         while allowance.left_for_screening and (configs := strategy.ask(_BATCH)):
             candidates = [Candidate(job.engine.kernel_for(job.problem, c, self._device.spec), c) for c in configs]
-            unseen = [c for c in candidates if c not in seen]
-            for trial, reused in self._ledger.screen(job.problem, unseen):
-                seen[trial.candidate] = trial
-                yield trial, reused
+            yield from self._ledger.screen(job.problem, [c for c in candidates if c not in screened])
             for candidate in candidates:
-                strategy.tell(candidate.config, seen[candidate].time_us)
+                strategy.tell(candidate.config, screened[candidate].time_us)
 
     def _strategy(self, job: Job, space: Space, priors: list[TileConfig]) -> Strategy:
         r = self._request
