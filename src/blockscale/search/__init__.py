@@ -8,13 +8,13 @@ from typing import Literal, get_args
 
 from blockscale.errors import InputError
 from blockscale.problem import TileConfig
-from blockscale.search.base import Strategy, legal_starts
+from blockscale.search.base import Knowledge, Strategy, legal_starts
 from blockscale.search.exhaustive import Exhaustive
 from blockscale.search.local import LocalSearch
 from blockscale.search.random import Random
 from blockscale.space import Space
 
-__all__ = ["DEFAULT_TRIALS", "Strategy", "StrategyName", "legal_starts", "make_strategy"]
+__all__ = ["DEFAULT_TRIALS", "Knowledge", "Strategy", "StrategyName", "legal_starts", "make_strategy"]
 
 StrategyName = Literal["auto", "exhaustive", "random"]
 
@@ -23,12 +23,18 @@ DEFAULT_TRIALS: Mapping[StrategyName, int | None] = MappingProxyType({"auto": 12
 
 
 def make_strategy(
-    name: StrategyName, space: Space, priors: Sequence[TileConfig], trials: int | None, seed: int
+    name: StrategyName,
+    space: Space,
+    priors: Sequence[TileConfig],
+    trials: int | None,
+    seed: int,
+    knowledge: Sequence[Knowledge] = (),
 ) -> Strategy:
     """A fresh search of one problem.
 
     ``priors`` (the engine's default, the file's entry) are asked first, where legal. ``trials`` bounds the configs
-    asked, priors and failures included; None takes the strategy's own bound from ``DEFAULT_TRIALS``.
+    asked, priors and failures included; None takes the strategy's own bound from ``DEFAULT_TRIALS``. ``knowledge`` is
+    what this run measured on problems akin to this one, the most akin first.
 
     Raises:
         InputError: an unknown name, or fewer than one trial.

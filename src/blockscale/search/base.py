@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
-from blockscale.problem import TileConfig
+from blockscale.problem import Problem, TileConfig
 from blockscale.space import Space
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What was measured on a problem akin to the one searched: times in µs by config."""
+
+    problem: Problem
+    times: Mapping[TileConfig, float]
 
 
 class Strategy(Protocol):
