@@ -73,8 +73,55 @@ def test_heat_that_stays_is_kept_with_its_label_after_three_more_tries() -> None
     assert timed(FakeNvml([SW_THERMAL] * 9)) == (4, {"thermal"})
 
 
-def test_a_cap_between_two_readings_shows_in_the_counters() -> None:
-    assert timed(FakeNvml([0], [(5, 7), (6, 7)])) == (1, {"power_capped"})
+class Clock:
+    """Says the time that a test sets, in s."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_the_counters_are_read_once_a_window_and_label_the_stretch_that_ends_it() -> None:
+    nvml, clock = FakeNvml([0] * 99, [(5, 7), (6, 7), (6, 8), (6, 8)]), Clock()
+    conditions = NvmlConditions(nvml, None, clock)
+    labels = {}
+    for ms in range(0, 800, 10):
+        clock.now_s = ms / 1000
+        if said := conditions.passed():
+            labels[ms] = said
+    assert labels == {250: {"power_capped"}, 500: {"thermal"}}
+    assert nvml.reading == 2 * 4  # two counters each, at 0, 250, 500 and 750 ms
+
+
+def test_a_series_is_read_at_both_ends_whenever_windows_end() -> None:
+    nvml, clock = FakeNvml([0] * 99, [(1, 0), (5, 0), (6, 0), (6, 0), (6, 0)]), Clock()
+    conditions = NvmlConditions(nvml, None, clock)
+    conditions.passed()
+    conditions.begin()
+    assert conditions.passed() == frozenset()  # what came before it is not its own
+    clock.now_s = 0.3
+    assert conditions.passed() == {"power_capped"}
+    assert conditions.end() == {"power_capped"}
+    assert conditions.passed() == frozenset()
+    conditions.begin()
+    assert conditions.end() == frozenset()
+
+
+def test_heat_that_only_the_counters_saw_is_timed_again() -> None:
+    nvml, clock = FakeNvml([0] * 9, [(0, 0), (0, 4)]), Clock()
+    conditions = NvmlConditions(nvml, None, clock)
+    conditions.passed()
+    clock.now_s = 1.0
+    runs: list[int] = []
+    assert steady(conditions, lambda: runs.append(1)) == (None, frozenset())
+    assert len(runs) == 2
+
+
+def test_a_series_that_has_not_begun_has_no_end() -> None:
+    with pytest.raises(RuntimeError, match="not begun"):
+        NvmlConditions(FakeNvml([]), None).end()
 
 
 def test_other_processes_on_the_gpu_are_a_warning() -> None:

@@ -1,21 +1,21 @@
 """Screening and finals against a fake GPU on the CPU: what is timed, what is checked, and what a fault costs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
 import torch
 
-from blockscale.errors import InputError
 from blockscale.kernels.inputs import GemmInputs
 from blockscale.kernels.reference import reference
-from blockscale.measure.conditions import UnknownConditions
-from blockscale.measure.rotation import SCREEN_SEED, InputOptions, RotationPool, needed_bytes, refuse_too_large
+from blockscale.measure.conditions import Conditions, UnknownConditions
+from blockscale.measure.rotation import SCREEN_SEED, InputOptions, RotationPool
 from blockscale.measure.session import Session
-from blockscale.measure.timing import Launch, launches_per_replay, round_orders, set_count
+from blockscale.measure.timing import Launch, Series, round_orders, set_count
 from blockscale.problem import Candidate, GemmShape, Kernel, OutDtype, Problem, TileConfig, TrialStatus
 
 PROBLEM = Problem(GemmShape(3, 130, 256), out_dtype=OutDtype.FLOAT32)
 L2_BYTES = 80_000  # five sets of this problem and more
+SETS = set_count(PROBLEM, L2_BYTES)
 Fault = Callable[[int, torch.Tensor], None]
 
 
@@ -27,27 +27,44 @@ class FakeReplay:
     def __init__(self, gpu: "FakeGpu", launches: Sequence[Launch]) -> None:
         self.gpu, self.launches = gpu, launches
 
-    def samples_us(self, count: int) -> list[float]:
+    def samples_us(self, series: Series) -> list[float]:
         for launch in self.launches:
             launch()
-        self.gpu.replays.append(len(self.launches))
-        return [self.gpu.launch_us * len(self.launches)] * count
+        self.gpu.series.append(series)
+        pass_us = self.gpu.launch_us * len(self.launches)
+        return [pass_us * series.passes + next(self.gpu.disturbances, 0.0) for _ in range(series.count)]
 
 
 class FakeGpu:
-    """Runs launches on the CPU; each takes ``launch_us``. Once ``lost``, every call fails, as CUDA's do."""
+    """Runs launches on the CPU; each takes ``launch_us``, and samples are longer by the ``disturbances`` in turn. Once
+    ``lost``, every call fails, as CUDA's do."""
 
     def __init__(self, launch_us: float = 100.0) -> None:
         self.launch_us = launch_us
-        self.replays: list[int] = []
+        self.disturbances: Iterator[float] = iter(())
+        self.series: list[Series] = []
         self.lost = False
 
     def capture(self, launches: Sequence[Launch]) -> FakeReplay:
+        assert len(launches) == SETS  # one pass over the sets
         return FakeReplay(self, launches)
 
     def synchronize(self) -> None:
         if self.lost:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+class FakeConditions(UnknownConditions):
+    """Says ``labels`` in turn after stretches, and ``of_series`` at the end of one."""
+
+    def __init__(self, labels: Iterable[str] = (), of_series: Iterable[str] = ()) -> None:
+        self.labels, self.of_series = iter(labels), frozenset(of_series)
+
+    def passed(self) -> frozenset[str]:
+        return frozenset(next(self.labels, "").split())
+
+    def end(self) -> frozenset[str]:
+        return self.of_series
 
 
 class FakeKernels:
@@ -77,32 +94,53 @@ class FakeKernels:
 
 
 def session_of(
-    faults: dict[int, Fault] | None = None, launch_us: float = 100.0
+    faults: dict[int, Fault] | None = None, launch_us: float = 100.0, conditions: Conditions | None = None
 ) -> tuple[Session, FakeGpu, FakeKernels]:
     gpu, kernels = FakeGpu(launch_us), FakeKernels(faults or {})
-    pool = RotationPool(InputOptions("cpu", "float8_e4m3fn", L2_BYTES))
-    return Session(gpu, kernels, pool, UnknownConditions()), gpu, kernels
+    pool = RotationPool(InputOptions("cpu", "float8_e4m3fn", L2_BYTES, budget_bytes=1 << 30))
+    return Session(gpu, kernels, pool, conditions or UnknownConditions()), gpu, kernels
 
 
 def test_a_right_candidate_has_its_raw_samples_per_launch() -> None:
     session, gpu, _ = session_of()
     measured = session.screen(PROBLEM, candidate(1), None)
     assert measured.status is TrialStatus.OK
-    assert measured.samples_us == pytest.approx([100.0] * 5)
-    sets = set_count(PROBLEM, L2_BYTES)
-    assert sets > 2
-    assert gpu.replays[0] == sets  # the first look: one launch a set
-    assert gpu.replays[1] % sets == 0
-    assert gpu.replays[1] * 100.0 >= 1000.0
+    assert measured.samples_us == pytest.approx([100.0] * len(measured.samples_us))
+    last = gpu.series[-1]
+    assert len(measured.samples_us) == last.count
+    assert last.passes * SETS * 100.0 >= session.plan.sample_us
 
 
 def test_a_candidate_far_behind_the_best_keeps_its_first_look() -> None:
-    session, gpu, _ = session_of(launch_us=100.0)
-    measured = session.screen(PROBLEM, candidate(1), best_us=24.0)
+    session, gpu, _ = session_of(launch_us=126.0)
+    measured = session.screen(PROBLEM, candidate(1), best_us=100.0)
     assert measured.status is TrialStatus.COARSE
-    assert measured.samples_us == pytest.approx([100.0])
-    assert len(gpu.replays) == 1
-    assert session.screen(PROBLEM, candidate(1), best_us=26.0).status is TrialStatus.OK
+    assert measured.samples_us == pytest.approx([126.0] * len(measured.samples_us))
+    assert sum(series.count * series.passes + series.ahead for series in gpu.series) <= 5
+    gpu.launch_us = 124.0
+    assert session.screen(PROBLEM, candidate(1), best_us=100.0).status is TrialStatus.OK
+
+
+@pytest.mark.parametrize("launch_us", [10.0, 100.0, 900.0, 9000.0])
+@pytest.mark.parametrize("when", range(4))
+def test_one_disturbance_costs_no_good_candidate_its_place(launch_us: float, when: int) -> None:
+    session, gpu, _ = session_of(launch_us=launch_us)
+    gpu.disturbances = iter([0.0] * when + [0.4 * launch_us * SETS])
+    assert session.screen(PROBLEM, candidate(1), best_us=launch_us).status is TrialStatus.OK
+
+
+def test_a_pass_that_is_slow_beyond_doubt_is_timed_once() -> None:
+    session, gpu, kernels = session_of(launch_us=10_000.0)
+    measured = session.screen(PROBLEM, candidate(1), best_us=100.0)
+    assert (measured.status, measured.samples_us) == (TrialStatus.COARSE, (10_000.0,))
+    assert gpu.series == [Series(1, passes=1, ahead=0)]
+    assert len(kernels.order) == 1 + SETS  # one to load the kernel, one a set
+
+
+def test_only_one_set_is_launched_before_the_pass_is_recorded() -> None:
+    session, _, kernels = session_of({7: raises("out of resource: shared memory")})
+    assert session.screen(PROBLEM, candidate(7), None).status is TrialStatus.OUT_OF_RESOURCES
+    assert len(kernels.order) == 1
 
 
 def unwritten(number: int, out: torch.Tensor) -> None:
@@ -110,12 +148,12 @@ def unwritten(number: int, out: torch.Tensor) -> None:
 
 
 def only_in_the_last_set(number: int, out: torch.Tensor) -> None:
-    if number % set_count(PROBLEM, L2_BYTES) == 0:
+    if number > 1 and (number - 1) % SETS == 0:  # the first launch is no pass
         out[1, 2] += 1e6
 
 
 def only_when_timed(number: int, out: torch.Tensor) -> None:
-    if number > 3 * set_count(PROBLEM, L2_BYTES):
+    if number > 1 + 2 * SETS:  # after both passes of the first look
         out[0, 0] *= -1
 
 
@@ -125,6 +163,7 @@ def only_when_timed(number: int, out: torch.Tensor) -> None:
         (unwritten, TrialStatus.NAN_RESULT, False),
         (unwritten, TrialStatus.NAN_RESULT, True),
         (only_in_the_last_set, TrialStatus.WRONG_RESULT, False),
+        (only_in_the_last_set, TrialStatus.WRONG_RESULT, True),
         (only_when_timed, TrialStatus.WRONG_RESULT, False),
     ],
 )
@@ -217,56 +256,36 @@ def test_a_race_now_and_then_in_a_few_outputs_is_caught_by_the_finals() -> None:
     assert wrong.status is TrialStatus.WRONG_RESULT
 
 
+def test_a_final_sample_fills_its_time_whatever_a_pass_takes() -> None:
+    for launch_us in (2.0, 30.0, 1000.0):
+        session, gpu, _ = session_of(launch_us=launch_us)
+        (measured,) = session.finals(PROBLEM, [candidate(1)])
+        assert measured is not None
+        assert measured.samples_us == pytest.approx([launch_us] * 7)
+        assert gpu.series[-1].passes * SETS * launch_us >= session.plan.round_us
+
+
+def test_what_slowed_any_part_of_the_finals_down_labels_all_of_them() -> None:
+    conditions = FakeConditions(["", "", "", "power_capped"], of_series=["thermal"])
+    session, _, _ = session_of({7: unwritten}, conditions=conditions)
+    first, second, wrong = session.finals(PROBLEM, [candidate(1), candidate(2), candidate(7)])
+    assert first is not None
+    assert second is not None
+    assert wrong is not None
+    assert (first.labels, second.labels) == (("power_capped", "thermal"), ("thermal",))
+    assert wrong.labels == ()
+
+
+def test_a_screen_that_heat_slowed_down_is_timed_again() -> None:
+    session, gpu, _ = session_of(conditions=FakeConditions(["power_capped", "thermal", "power_capped"]))
+    measured = session.screen(PROBLEM, candidate(1), None)
+    assert (measured.status, measured.labels) == (TrialStatus.OK, ("power_capped",))
+    assert gpu.series[-1] == gpu.series[-2]
+
+
 def test_finals_name_the_candidate_that_poisoned_the_process() -> None:
     session, _, _ = session_of({7: raises("CUDA error: misaligned address")})
     first, poison, last = session.finals(PROBLEM, [candidate(1), candidate(7), candidate(2)])
     assert (first, last) == (None, None)
     assert poison is not None
     assert (poison.status, poison.poisoned) == (TrialStatus.ILLEGAL_ACCESS, True)
-
-
-def test_inputs_are_made_once_for_the_largest_m_and_are_the_same_in_every_run() -> None:
-    small, large = PROBLEM, Problem(GemmShape(8, 130, 256), out_dtype=OutDtype.FLOAT32)
-    values = []
-    for order in ([small, large], [large, small]):
-        pool = RotationPool(InputOptions("cpu", "float8_e4m3fn", L2_BYTES))
-        pool.announce([small, large])
-        seen = {p: pool.rotation(p, SCREEN_SEED).sets[0].a.float().sum().item() for p in order}
-        values.append([seen[small], seen[large]])
-    assert values[0] == values[1]
-
-
-def test_one_pass_over_the_sets_is_larger_than_twice_the_l2_cache() -> None:
-    rotation = RotationPool(InputOptions("cpu", "float8_e4m3fn", L2_BYTES)).rotation(PROBLEM, SCREEN_SEED)
-    tensors = [t for s in rotation.sets for t in (s.a, s.b, s.a_scale, s.b_scale)] + rotation.outputs
-    assert sum(t.nbytes for t in tensors) > 2 * L2_BYTES
-    assert len({t.data_ptr() for t in tensors}) == len(tensors)
-    assert all(t.data_ptr() % 16 == 0 for t in tensors)  # as kernels are compiled for
-
-
-@pytest.mark.parametrize("m", [1, 64, 4096, 65536])
-@pytest.mark.parametrize(("n", "k"), [(24576, 1536), (2112, 7168), (512, 512), (32768, 8192)])
-def test_measuring_takes_at_most_four_gib_beyond_the_problems_own_tensors(m: int, n: int, k: int) -> None:
-    problem = Problem(GemmShape(m, n, k))
-    assert needed_bytes(problem, 4096, 60 << 20) - problem.bytes_moved <= 4 << 30
-
-
-def test_what_does_not_fit_into_gpu_memory_is_refused_before_anything_is_measured() -> None:
-    huge = Problem(GemmShape(1 << 20, 24576, 7168))
-    with pytest.raises(InputError, match=r"needs \d+\.\d GiB of GPU memory and 4\.0 GiB are free"):
-        refuse_too_large([PROBLEM, huge], 60 << 20, 4 << 30)
-    refuse_too_large([PROBLEM], 60 << 20, 4 << 30)
-
-
-def test_a_replay_is_a_whole_number_of_passes() -> None:
-    assert launches_per_replay(9.0, 9, 1000.0, 2048) % 9 == 0
-    assert 9.0 * launches_per_replay(9.0, 9, 1000.0, 2048) >= 1000.0
-    assert launches_per_replay(5000.0, 2, 1000.0, 2048) == 2
-    assert launches_per_replay(0.001, 300, 1e6, 256) == 300
-
-
-def test_each_round_of_the_finals_begins_with_another_candidate() -> None:
-    orders = round_orders(3, 7)
-    assert [order[0] for order in orders] == [0, 1, 2, 0, 1, 2, 0]
-    assert all(sorted(order) == [0, 1, 2] for order in orders)
-    assert round_orders(0, 7) == []

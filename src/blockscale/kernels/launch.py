@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from triton.compiler import CompiledKernel
 
 from blockscale.kernels.fp8 import fp8_gemm, fp8_gemm_masked
 from blockscale.kernels.fp8_hopper import fp8_gemm_hopper, sum_splits
@@ -17,7 +18,16 @@ from blockscale.kernels.int8 import int8_gemm
 from blockscale.kernels.sources import kernel_sources_hash
 from blockscale.problem import LARGEST_OFFSET, Candidate, Kernel, Problem, QuantFormat, TileConfig, ceil_div
 
-__all__ = ["bind", "extra_launch_args", "forget_compiled", "kernel_sources_hash", "warm_up", "workspace_bytes"]
+__all__ = [
+    "bind",
+    "bind_sets",
+    "extra_launch_args",
+    "forget_compiled",
+    "kernel_sources_hash",
+    "refuse_wrong_tensors",
+    "warm_up",
+    "workspace_bytes",
+]
 
 _FUNCTIONS: dict[Kernel, Any] = {
     Kernel.FP8: fp8_gemm,
@@ -45,12 +55,42 @@ class _Operands:
 
 @dataclass(frozen=True)
 class _Launch:
-    """One kernel launch in full."""
+    """One kernel launch but for its tensors: ``pointers`` name the operands that come first among the arguments."""
 
     function: Any
-    grid: tuple[int, ...]
-    args: tuple[Any, ...]
+    grid: tuple[int, int, int]
+    pointers: tuple[str, ...]
+    numbers: tuple[int, ...]
     options: dict[str, object]
+
+    def of(self, operands: _Operands) -> tuple[Any, ...]:
+        """The operands that ``pointers`` names, in order."""
+        return tuple(getattr(operands, name) for name in self.pointers)
+
+
+class _Start:
+    """Starts one launch on different tensors: through Triton the first time, straight to the compiled kernel later.
+
+    Triton works out anew for each call which compiled kernel the arguments need, which takes 20 to 30 µs; a call of the
+    compiled kernel takes 6 to 9. It is the same one for all sets: their sizes are equal, and all tensors are aligned.
+    """
+
+    def __init__(self, launch: _Launch) -> None:
+        self.launch = launch
+        self._straight: Callable[..., object] | None = None
+        self._numbers: tuple[Any, ...] = launch.numbers
+
+    def __call__(self, tensors: tuple[Any, ...]) -> None:
+        if self._straight is not None:
+            self._straight(*tensors, *self._numbers)
+            return
+        launch = self.launch
+        kernel = launch.function[launch.grid](*tensors, *launch.numbers, **launch.options)
+        if isinstance(kernel, CompiledKernel):  # Triton's interpreter gives none
+            # A compiled kernel takes its compile-time constants by position, too.
+            constants = launch.function.arg_names[len(tensors) + len(launch.numbers) :]
+            self._numbers = (*launch.numbers, *(launch.options[name] for name in constants))
+            self._straight = kernel[launch.grid]
 
 
 def extra_launch_args(kernel: Kernel, problem: Problem, config: TileConfig) -> dict[str, object]:
@@ -94,23 +134,43 @@ def bind(
     Raises:
         ValueError: the config would compute wrong numbers on this problem, or a tensor is not what the problem says.
     """
+    refuse_wrong_tensors(problem, inputs, out)
+    return bind_sets(problem, candidate, [inputs], [out], workspace)[0]
+
+
+def bind_sets(
+    problem: Problem,
+    candidate: Candidate,
+    sets: Sequence[GemmInputs],
+    outputs: Sequence[torch.Tensor],
+    workspace: torch.Tensor | None = None,
+) -> list[Callable[[], None]]:
+    """As ``bind`` for many input sets and their outputs, which `refuse_wrong_tensors` has passed; all share the
+    workspace.
+
+    Raises:
+        ValueError: the config would compute wrong numbers on this problem, or the workspace is too small.
+    """
     _refuse_wrong_numbers(problem, candidate)
-    _refuse_wrong_tensors(problem, inputs, out)
     needed = workspace_bytes(problem, candidate)
     if workspace is None:
-        workspace = torch.empty(needed, dtype=torch.uint8, device=out.device)
-    partials = _as_partials(workspace, needed, out)
-    operands = _Operands(inputs.a, inputs.b, out, inputs.a_scale, inputs.b_scale, partials)
-    launches = [
-        (launch.function[launch.grid], launch.args, launch.options)
-        for launch in _launches(problem, candidate, operands)
+        workspace = torch.empty(needed, dtype=torch.uint8, device=outputs[0].device)
+    partials = _as_partials(workspace, needed, outputs[0])
+    starts = [_Start(launch) for launch in _launches(problem, candidate)]
+
+    def bound(operands: _Operands) -> Callable[[], None]:
+        steps = [(start, start.launch.of(operands)) for start in starts]
+
+        def run() -> None:
+            for start, tensors in steps:
+                start(tensors)
+
+        return run
+
+    return [
+        bound(_Operands(inputs.a, inputs.b, out, inputs.a_scale, inputs.b_scale, partials))
+        for inputs, out in zip(sets, outputs, strict=True)
     ]
-
-    def run() -> None:
-        for start, args, options in launches:
-            start(*args, **options)
-
-    return run
 
 
 def warm_up(problem: Problem, candidate: Candidate, fp8_format: str) -> list[Any]:
@@ -127,21 +187,22 @@ def warm_up(problem: Problem, candidate: Candidate, fp8_format: str) -> list[Any
     out = getattr(torch, problem.out_dtype)
     stand_ins = _Operands(element, element, out, torch.float32, torch.float32, torch.float32)
     return [
-        launch.function.warmup(*launch.args, grid=launch.grid, **launch.options)
-        for launch in _launches(problem, candidate, stand_ins)
+        launch.function.warmup(*launch.of(stand_ins), *launch.numbers, grid=launch.grid, **launch.options)
+        for launch in _launches(problem, candidate)
     ]
 
 
 def forget_compiled() -> None:
     """Drop the compiled kernels that Triton keeps in memory for this process; its cache on disk stays.
 
-    A process that tries thousands of configs would otherwise hold them all. Callables from ``bind`` stay valid.
+    A process that tries thousands of configs would otherwise hold them all. Callables that have run stay valid: each
+    keeps its own compiled kernel.
     """
     for function in (*_FUNCTIONS.values(), sum_splits):
         function.device_caches.clear()
 
 
-def _launches(problem: Problem, candidate: Candidate, operands: _Operands) -> list[_Launch]:
+def _launches(problem: Problem, candidate: Candidate) -> list[_Launch]:
     """Every launch of a candidate.
 
     Triton compiles a kernel anew by whether an integer is 1 or a multiple of 16, so compiling ahead needs the very
@@ -152,10 +213,10 @@ def _launches(problem: Problem, candidate: Candidate, operands: _Operands) -> li
     quant = problem.quant
     groups = ceil_div(k, quant.block_k)
     split = config.split_k > 1
-    result = operands.workspace if split else operands.c
+    pointers = ("a", "b", "workspace" if split else "c", "a_scale", "b_scale")
     # A row and column, B column (K) and row (N), C, As, Bs column (K) and row (N).
     strides = (k, 1, 1, k, n, 1, groups, 1, 1, groups)
-    args = (operands.a, operands.b, result, operands.a_scale, operands.b_scale, m, n, k, quant.block_n, quant.block_k)
+    numbers = (m, n, k, quant.block_n, quant.block_k, *strides)
     options = {
         "BLOCK_SIZE_M": config.block_m,
         "BLOCK_SIZE_N": config.block_n,
@@ -165,14 +226,15 @@ def _launches(problem: Problem, candidate: Candidate, operands: _Operands) -> li
     }
     tiles = ceil_div(m, config.block_m) * ceil_div(n, config.block_n)
     if kernel is not Kernel.FP8_HOPPER:
-        return [_Launch(_FUNCTIONS[kernel], (tiles,), (*args, *strides), options)]
-    gemm = _Launch(fp8_gemm_hopper, (tiles, config.split_k), (*args, *strides), options)
+        return [_Launch(_FUNCTIONS[kernel], (tiles, 1, 1), pointers, numbers, options)]
+    gemm = _Launch(fp8_gemm_hopper, (tiles, config.split_k, 1), pointers, numbers, options)
     if not split:
         return [gemm]
     reduction = _Launch(
         sum_splits,
-        (ceil_div(m * n, _REDUCTION_BLOCK),),
-        (operands.workspace, operands.c, m * n),
+        (ceil_div(m * n, _REDUCTION_BLOCK), 1, 1),
+        ("workspace", "c"),
+        (m * n,),
         {"SPLIT_K": config.split_k, "BLOCK": _REDUCTION_BLOCK},
     )
     return [gemm, reduction]
@@ -198,7 +260,12 @@ def _refuse_wrong_numbers(problem: Problem, candidate: Candidate) -> None:
         raise ValueError(f"SPLIT_K = {config.split_k} is no power of two.")
 
 
-def _refuse_wrong_tensors(problem: Problem, inputs: GemmInputs, out: torch.Tensor) -> None:
+def refuse_wrong_tensors(problem: Problem, inputs: GemmInputs, out: torch.Tensor) -> None:
+    """Check that tensors have the sizes, types and alignment that launches of ``problem`` are compiled for.
+
+    Raises:
+        ValueError: one has not.
+    """
     shape, quant = problem.shape, problem.quant
     groups = ceil_div(shape.K, quant.block_k)
     expected = {
@@ -221,11 +288,13 @@ def _refuse_wrong_tensors(problem: Problem, inputs: GemmInputs, out: torch.Tenso
 
 
 def _as_partials(workspace: torch.Tensor, needed: int, out: torch.Tensor) -> torch.Tensor:
-    """The workspace's first ``needed`` bytes as float32."""
+    """The workspace as float32: itself if it is, else a view of its first ``needed`` bytes."""
     fits = workspace.is_contiguous() and workspace.nbytes >= needed and workspace.data_ptr() % 16 == 0
     if not fits or workspace.device != out.device:
         raise ValueError(
             f"workspace has {workspace.nbytes} bytes on {workspace.device}; needed are {needed} contiguous bytes on "
             f"{out.device}, at a multiple of 16."
         )
+    if workspace.dtype is torch.float32:
+        return workspace
     return workspace.view(-1).view(torch.uint8)[:needed].view(torch.float32)

@@ -32,6 +32,25 @@ class Reference:
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """The smallest and the largest value [M, N] that each element of a right output may have."""
+
+    lowest: torch.Tensor
+    highest: torch.Tensor
+
+    def rows(self, m: int) -> Bounds:
+        """Bounds of ``GemmInputs.rows(m)``; nothing is copied."""
+        return Bounds(self.lowest[:m], self.highest[:m])
+
+    def hold(self, out: torch.Tensor) -> torch.Tensor:
+        """Whether every element of an output [M, N] lies within, as one boolean where ``out`` lies; NaN never does.
+
+        Nothing waits for the result, so that a caller may ask for several and wait once.
+        """
+        return (out >= self.lowest).logical_and_(out <= self.highest).all()
+
+
+@dataclass(frozen=True)
 class Verdict:
     """Whether an output may pass; if not, the trial status it means and what is wrong."""
 
@@ -79,6 +98,12 @@ def tolerance(reference: Reference, problem: Problem) -> torch.Tensor:
     if problem.out_dtype is OutDtype.FLOAT16:
         bound.clamp_(min=info.smallest_normal * info.eps / 2)
     return bound.add_(reference.magnitude, alpha=sums)
+
+
+def bounds(reference: Reference, problem: Problem) -> Bounds:
+    """What `tolerance` allows around the exact product, kept where many outputs are compared with one reference."""
+    allowed = tolerance(reference, problem)
+    return Bounds(reference.exact - allowed, allowed.add_(reference.exact))
 
 
 def check(out: torch.Tensor, reference: Reference, problem: Problem) -> Verdict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -27,14 +28,18 @@ _HW_POWER_BRAKE = 0x80
 
 
 class Conditions(Protocol):
-    """A source of labels for a stretch of time."""
+    """A source of labels for timed stretches, one after another, and for a series of them as a whole."""
+
+    def passed(self) -> frozenset[str]:
+        """A timed stretch has just ended: the labels of what slowed the GPU down. Cheap enough for each stretch."""
+        ...
 
     def begin(self) -> None:
-        """A timed stretch begins."""
+        """A series of timed stretches begins, which is read exactly."""
         ...
 
     def end(self) -> frozenset[str]:
-        """It has just ended: the labels of what slowed it down."""
+        """It has just ended: the labels of what slowed any part of it down."""
         ...
 
     def warnings(self) -> list[str]:
@@ -44,6 +49,10 @@ class Conditions(Protocol):
 
 class UnknownConditions:
     """Where NVML is not installed, or the GPU is not NVIDIA's: nothing is known, nothing is labelled."""
+
+    def passed(self) -> frozenset[str]:
+        """No labels."""
+        return frozenset()
 
     def begin(self) -> None:
         """Nothing to read."""
@@ -69,27 +78,61 @@ def labels_of(reasons: int) -> frozenset[str]:
     return frozenset(labels)
 
 
+@dataclass(frozen=True)
+class _Reading:
+    """Time in ns that the clocks were held down for power and for heat, since the driver was loaded; when it was read,
+    in s."""
+
+    power_ns: int
+    thermal_ns: int
+    at_s: float
+
+    def since(self, before: _Reading) -> frozenset[str]:
+        """Labels of the time between another reading and this one."""
+        labels = {POWER_CAPPED: self.power_ns > before.power_ns, THERMAL: self.thermal_ns > before.thermal_ns}
+        return frozenset(label for label, rose in labels.items() if rose)
+
+
 @dataclass
 class NvmlConditions:
-    """Reads one GPU through NVML: the reasons in force at the end, and the time spent capped since the beginning."""
+    """Reads one GPU through NVML: the reasons in force at the end of a stretch, and the time spent capped.
+
+    The reasons cost next to nothing; the two counters of capped time cost a millisecond on an H200, as much as a short
+    screen. So they are read at both ends of a series, and else at most every ``window_s`` seconds of ``clock``: each
+    reading ends a window and begins the next, and what it shows labels the stretch that it came with.
+    """
 
     nvml: ModuleType | Any
     handle: Any
-    _before: tuple[int, int] = (0, 0)
+    clock: Callable[[], float] = time.monotonic
+    window_s: float = 0.25
+    _window: _Reading | None = None
+    _series: _Reading | None = None
+
+    def passed(self) -> frozenset[str]:
+        """Labels of the reasons in force now and, where a window has ended, of the time capped within it."""
+        labels = labels_of(self._reasons())
+        if self._window is None:
+            self._window = self._read()
+        elif self.clock() - self._window.at_s >= self.window_s:
+            before, self._window = self._window, self._read()
+            labels |= self._window.since(before)
+        return labels
 
     def begin(self) -> None:
-        """Note the violation counters."""
-        self._before = self._violations()
+        """Note the counters, for the series and for the windows within it."""
+        self._series = self._window = self._read()
 
     def end(self) -> frozenset[str]:
-        """Labels of the stretch since `begin`."""
-        labels = set(labels_of(self._reasons()))
-        power, thermal = (now - then for now, then in zip(self._violations(), self._before, strict=True))
-        if power > 0:
-            labels.add(POWER_CAPPED)
-        if thermal > 0:
-            labels.add(THERMAL)
-        return frozenset(labels)
+        """Labels of the time capped since `begin`.
+
+        Raises:
+            RuntimeError: no series has begun.
+        """
+        if self._series is None:
+            raise RuntimeError("the end of a series that has not begun")
+        before, self._series, self._window = self._series, None, self._read()
+        return self._window.since(before)
 
     def warnings(self) -> list[str]:
         """Says when other processes compute on this GPU."""
@@ -113,8 +156,7 @@ class NvmlConditions:
                 log.debug("NVML: %s: %s", name, error)
         return 0
 
-    def _violations(self) -> tuple[int, int]:
-        """Time in ns that the clocks were held down for power and for heat, since the driver was loaded."""
+    def _read(self) -> _Reading:
         try:
             power, thermal = (
                 int(self.nvml.nvmlDeviceGetViolationStatus(self.handle, policy).violationTime)
@@ -122,8 +164,8 @@ class NvmlConditions:
             )
         except Exception as error:
             log.debug("NVML: no violation counters: %s", error)
-            return (0, 0)
-        return power, thermal
+            power = thermal = 0
+        return _Reading(power, thermal, self.clock())
 
 
 def nvml_conditions(uuid: str) -> Conditions:
@@ -147,9 +189,8 @@ def steady(conditions: Conditions, block: Callable[[], T], retries: int = 3) -> 
     results are kept and labelled.
     """
     for attempt in range(retries + 1):
-        conditions.begin()
         result = block()
-        labels = conditions.end()
+        labels = conditions.passed()
         if not labels & _RETRIED or attempt == retries:
             break
         log.info("timed again: %s", ", ".join(sorted(labels)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from blockscale.measure.classify import classify
 from blockscale.measure.conditions import Conditions, steady
 from blockscale.measure.protocol import Measured
 from blockscale.measure.rotation import FINAL_SEED, SCREEN_SEED, Rotation, RotationPool
-from blockscale.measure.timing import Gpu, Launch, Replay, TimingPlan, launches_per_replay, round_orders
+from blockscale.measure.timing import Gpu, Launch, Replay, TimingPlan, round_orders
 from blockscale.problem import Candidate, Problem, TrialStatus
 
 log = logging.getLogger(__name__)
@@ -41,10 +42,10 @@ class _WrongError(Exception):
 
 @dataclass
 class _Finalist:
-    """A candidate in the finals: its replay until it fails, its samples so far."""
+    """A candidate in the finals: its replay until it fails and what a pass of it takes, its samples so far."""
 
     replay: Replay | None = None
-    launches: int = 1
+    pass_us: float = 0.0
     samples_us: tuple[float, ...] = ()
     labels: frozenset[str] = frozenset()
     failed: Measured | None = None
@@ -66,40 +67,40 @@ class Session:
         return self._guarded(lambda: self._screen(rotation, candidate, best_us))
 
     def _screen(self, rotation: Rotation, candidate: Candidate, best_us: float | None) -> Measured:
-        launches, replay, first_us, labels = self._first_look(rotation, candidate)
-        if best_us is not None and first_us > self.plan.coarse_factor * best_us:
-            return Measured(TrialStatus.COARSE, (first_us,), labels=tuple(sorted(labels)))
-        replay, count = self._longer(replay, launches, first_us, self.plan.replay_us)
+        sets = len(rotation.sets)
+        limit_us = math.inf if best_us is None else self.plan.coarse_factor * best_us * sets
+        replay = self._capture(rotation, candidate)
+        looks_us, labels = self._look(rotation, replay, limit_us)
+        # By the best pass: a disturbance only ever makes one longer.
+        if min(looks_us) > limit_us:
+            return _measured(TrialStatus.COARSE, [look_us / sets for look_us in looks_us], labels)
+        series = self.plan.screening(min(looks_us))
         rotation.fill_nan()
-        totals, labels = steady(self._conditions, lambda: replay.samples_us(self.plan.samples))
+        totals_us, labels = steady(self._conditions, lambda: replay.samples_us(series))
         _verify(rotation)
-        return Measured(TrialStatus.OK, tuple(total / count for total in totals), labels=tuple(sorted(labels)))
+        return _measured(TrialStatus.OK, [total_us / (series.passes * sets) for total_us in totals_us], labels)
 
-    def _first_look(
-        self, rotation: Rotation, candidate: Candidate
-    ) -> tuple[list[Launch], Replay, float, frozenset[str]]:
-        """Run every set once eagerly, which loads the kernel, then one verified replay of one launch a set.
-
-        Returns the launches, their replay, its µs per launch and the labels of that moment.
-        """
+    def _capture(self, rotation: Rotation, candidate: Candidate) -> Replay:
+        """Record one pass over the sets, after a launch of the first set that loads the kernel and shows its errors."""
         launches = self._kernels.launches(rotation.problem, candidate, rotation.sets, rotation.outputs)
-        for launch in launches:
-            launch()
+        launches[0]()
         self._gpu.synchronize()
-        replay = self._gpu.capture(launches)
-        rotation.fill_nan()
-        (total_us,), labels = steady(self._conditions, lambda: replay.samples_us(1))
-        _verify(rotation)
-        return launches, replay, total_us / len(launches), labels
+        return self._gpu.capture(launches)
 
-    def _longer(
-        self, replay: Replay, launches: list[Launch], launch_us: float, at_least_us: float
-    ) -> tuple[Replay, int]:
-        """A replay of at least ``at_least_us`` µs in whole passes over the sets, and its number of launches."""
-        count = launches_per_replay(launch_us, len(launches), at_least_us, self.plan.most_launches)
-        if count == len(launches):
-            return replay, count
-        return self._gpu.capture(launches * (count // len(launches))), count
+    def _look(self, rotation: Rotation, replay: Replay, limit_us: float) -> tuple[list[float], frozenset[str]]:
+        """Times of single verified passes in µs, few but enough to tell whether one takes longer than ``limit_us``."""
+        rotation.fill_nan()
+        looks_us, labels = steady(self._conditions, lambda: self._passes_us(replay, limit_us))
+        _verify(rotation)
+        return looks_us, labels
+
+    def _passes_us(self, replay: Replay, limit_us: float) -> list[float]:
+        first_us = replay.samples_us(self.plan.first_look())
+        second = self.plan.second_look(first_us[0], limit_us)
+        if second is None:
+            return first_us
+        looks_us = replay.samples_us(second)
+        return looks_us if second.ahead else first_us + looks_us
 
     def finals(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Measured | None]:
         """Time candidates in interleaved rounds on inputs that screening did not use, each replay verified.
@@ -111,10 +112,12 @@ class Session:
         steps = [(f, partial(self._enter, rotation, c, f)) for f, c in zip(finalists, candidates, strict=True)]
         for order in round_orders(len(candidates), self.plan.rounds):
             steps += [(finalists[i], partial(self._round, rotation, finalists[i])) for i in order]
+        self._conditions.begin()
         for finalist, step in steps:
             if finalist.failed is None and self._attempt(finalist, step):
                 return [f.failed for f in finalists]
-        return [f.failed or Measured(TrialStatus.OK, f.samples_us, labels=tuple(sorted(f.labels))) for f in finalists]
+        labels = self._conditions.end()
+        return [f.failed or _measured(TrialStatus.OK, f.samples_us, f.labels | labels) for f in finalists]
 
     def _attempt(self, finalist: _Finalist, step: Callable[[], Measured]) -> bool:
         """Run one step of a finalist; whether it poisoned the process."""
@@ -125,17 +128,18 @@ class Session:
         return measured.poisoned
 
     def _enter(self, rotation: Rotation, candidate: Candidate, finalist: _Finalist) -> Measured:
-        launches, replay, first_us, _ = self._first_look(rotation, candidate)
-        finalist.replay, finalist.launches = self._longer(replay, launches, first_us, self.plan.final_replay_us)
+        finalist.replay = self._capture(rotation, candidate)
+        looks_us, _ = self._look(rotation, finalist.replay, math.inf)
+        finalist.pass_us = min(looks_us)
         return Measured(TrialStatus.OK)
 
     def _round(self, rotation: Rotation, finalist: _Finalist) -> Measured:
-        replay = finalist.replay
+        replay, series = finalist.replay, self.plan.final_round(finalist.pass_us)
         assert replay is not None
         rotation.fill_nan()
-        (total_us,), labels = steady(self._conditions, lambda: replay.samples_us(1))
+        (total_us,), labels = steady(self._conditions, lambda: replay.samples_us(series))
         _verify(rotation)
-        finalist.samples_us += (total_us / finalist.launches,)
+        finalist.samples_us += (total_us / (series.passes * len(rotation.sets)),)
         finalist.labels |= labels
         return Measured(TrialStatus.OK)
 
@@ -158,6 +162,10 @@ class Session:
         except Exception:
             return False
         return True
+
+
+def _measured(status: TrialStatus, samples_us: Sequence[float], labels: frozenset[str]) -> Measured:
+    return Measured(status, tuple(samples_us), labels=tuple(sorted(labels)))
 
 
 def _verify(rotation: Rotation) -> None:

@@ -14,6 +14,9 @@ from blockscale.problem import Problem
 if TYPE_CHECKING:
     from blockscale.measure.session import Kernels
 
+# Of the memory that is free when the process starts, what inputs may keep; the rest is for the problem at hand.
+_BUDGET_SHARE = 0.5
+
 
 def dispatch(measuring: Any, request: Request) -> Any:
     """Answer one request with the object that does the work."""
@@ -50,8 +53,12 @@ class GpuMeasuring:
         self._spec = describe.device_spec(properties, bool(torch.version.hip))
         self._environment = describe.environment(self._spec)
         self.conditions = nvml_conditions(describe.gpu_uuid(properties))
-        self._pool = RotationPool(InputOptions("cuda", self._spec.fp8_format, self._spec.l2_bytes))
-        self.session = Session(GraphGpu(), kernels or TritonKernels(), self._pool, self.conditions)
+        free, _ = torch.cuda.mem_get_info()
+        budget_bytes = int(free * _BUDGET_SHARE)
+        self.pool = RotationPool(InputOptions("cuda", self._spec.fp8_format, self._spec.l2_bytes, budget_bytes))
+        self.gpu = GraphGpu()
+        self.kernels = kernels or TritonKernels()
+        self.session = Session(self.gpu, self.kernels, self.pool, self.conditions)
 
     def describe(self) -> Description:
         """Limits, environment and free memory in bytes."""
@@ -62,11 +69,11 @@ class GpuMeasuring:
         """Check memory and learn the largest M of each weight."""
         from blockscale.measure.rotation import refuse_too_large
 
-        self._pool.forget()
+        self.pool.forget()
         self._torch.cuda.empty_cache()
         free, _ = self._torch.cuda.mem_get_info()
         refuse_too_large(problems, self._spec.l2_bytes, free)
-        self._pool.announce(problems)
+        self.pool.announce(problems)
 
 
 def open_worker(options: object) -> Callable[[Request], Any]:
