@@ -1,6 +1,11 @@
 """What reaches a kernel's launch, and what is refused before one."""
 
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -123,3 +128,20 @@ def test_an_unknown_architecture_is_refused():
 def test_the_sources_digest_is_a_stable_sha256():
     assert kernel_sources_hash() == kernel_sources_hash()
     assert len(bytes.fromhex(kernel_sources_hash())) == 32
+
+
+def test_a_launch_that_goes_straight_to_its_kernel_is_the_one_that_triton_would_make(tmp_path):
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("record_launches.py")],
+        env=os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    recorded = json.loads(done.stdout)
+    assert len(recorded) == 2 * len(Kernel)
+    for case in recorded.values():
+        assert case["straight"] == case["through_triton"]
+        assert len(case["straight"]) >= 3
+        assert case["looked_up"] == []
