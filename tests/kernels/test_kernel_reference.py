@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from blockscale.kernels.inputs import make_inputs
-from blockscale.kernels.reference import Reference, check, reference, tolerance
+from blockscale.kernels.reference import Reference, bounds, check, reference, tolerance
 from blockscale.problem import GemmShape, OutDtype, Problem, QuantFormat, QuantScheme, TrialStatus
 
 PROBLEMS = [
@@ -103,6 +103,18 @@ def test_unwritten_tail_shows_as_nan(setting):
     problem, _, expected, out = setting
     out[:, 128:] = float("nan")
     assert check(out, expected, problem).status is TrialStatus.NAN_RESULT
+
+
+@pytest.mark.parametrize("share", [0.0, 0.9, 1.1, -0.9, -1.1, float("inf"), float("nan")])
+def test_kept_bounds_hold_what_a_check_passes(setting, share):
+    """An output in float64, off in one element by so much of what is allowed."""
+    problem, _, expected, _ = setting
+    out = expected.exact.clone()
+    place = (out.shape[0] - 1, 70)
+    out[place] += share * tolerance(expected, problem)[place]
+    kept = bounds(expected, problem)
+    assert bool(kept.hold(out)) is check(out, expected, problem).ok is (abs(share) < 1)
+    assert bool(kept.rows(1).hold(out[:1])) is (abs(share) < 1 or out.shape[0] > 1)
 
 
 @pytest.mark.parametrize("value", [0.0, float("inf")])
