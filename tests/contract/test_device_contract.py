@@ -3,7 +3,7 @@
 import pytest
 
 from blockscale.errors import InputError
-from blockscale.executor.base import Device
+from blockscale.executor.base import Device, Screening
 from blockscale.executor.faulty import Fault, FaultPlan, FaultyDevice
 from blockscale.executor.replay import ReplayDevice
 from blockscale.problem import Candidate, GemmShape, Kernel, Phase, Problem, TileConfig, TrialStatus
@@ -44,29 +44,53 @@ def device(request, recording):
     device.close()
 
 
-def test_screening_gives_one_trial_per_candidate_in_order(device):
-    trials = list(device.screen(PROBLEM, CANDIDATES))
-    assert [t.candidate for t in trials] == CANDIDATES
+def test_screening_gives_one_trial_for_each_candidate(device):
+    works = [Screening(PROBLEM, candidate) for candidate in CANDIDATES]
+    for work in works:
+        device.start(work, 0)
+    done = [device.next_done() for _ in works]
+    assert [d.work for d in done] == works, "equal ranks in the order of start"
+    assert all([t.candidate for t in d.trials] == [d.work.candidate] for d in done)
+    trials = [t for d in done for t in d.trials]
     assert {t.problem for t in trials} == {PROBLEM}
     assert {t.phase for t in trials} == {Phase.SCREEN}
 
 
-def test_finals_give_one_trial_per_candidate_in_order(device):
-    trials = device.finals(PROBLEM, CANDIDATES)
+def test_a_comparison_gives_one_trial_per_candidate_in_order(device, compare):
+    trials = compare(device, PROBLEM, CANDIDATES)
     assert [t.candidate for t in trials] == CANDIDATES
     assert {t.phase for t in trials} == {Phase.FINAL}
 
 
-def test_only_timed_trials_have_a_time(device):
-    for trial in [*device.screen(PROBLEM, CANDIDATES), *device.finals(PROBLEM, CANDIDATES)]:
+def test_only_timed_trials_have_a_time(device, screen, compare):
+    for trial in [*screen(device, PROBLEM, CANDIDATES), *compare(device, PROBLEM, CANDIDATES)]:
         assert (trial.time_us is not None) == trial.status.timed
         assert trial.status in (TrialStatus.OK, TrialStatus.COARSE) or trial.message
         assert trial.elapsed_s >= 0
 
 
-def test_nothing_asked_is_nothing_tried(device):
-    assert list(device.screen(PROBLEM, [])) == []
-    assert device.finals(PROBLEM, []) == []
+def test_of_what_waits_the_lower_rank_goes_first(device):
+    ranked = list(zip(CANDIDATES, [3, 1, 2, 1], strict=False))
+    for candidate, rank in ranked:
+        device.start(Screening(PROBLEM, candidate), rank)
+    done = [device.next_done().work.candidates[0] for _ in ranked]
+    assert done == [CANDIDATES[i] for i in (1, 3, 2, 0)]
+
+
+def test_waiting_for_nothing_is_a_mistake(device, screen):
+    screen(device, PROBLEM, CANDIDATES[:1])
+    with pytest.raises(RuntimeError, match="nothing was started"):
+        device.next_done()
+
+
+def test_the_clock_counts_what_was_measured(device, screen, compare):
+    before = device.clock()
+    screen(device, PROBLEM, CANDIDATES[:1])
+    compare(device, PROBLEM, CANDIDATES[:2])
+    after = device.clock()
+    assert after.screening_s > before.screening_s
+    assert after.finals_s > before.finals_s
+    assert after.measuring_s == after.screening_s + after.finals_s
 
 
 def test_device_names_itself_alike(device):
@@ -80,10 +104,10 @@ def test_problem_beyond_the_device_is_refused(device):
         device.prepare([Problem(GemmShape(16, 999, 7168))])
 
 
-def test_each_warning_is_given_once(device):
+def test_each_warning_is_given_once(device, screen, compare):
     candidates = [Candidate(Kernel.FP8_MASKED, c.config) for c in CANDIDATES if c.kernel is Kernel.FP8]
-    list(device.screen(PROBLEM, candidates))
-    device.finals(PROBLEM, candidates)
+    screen(device, PROBLEM, candidates)
+    compare(device, PROBLEM, candidates)
     said = device.warnings() + device.warnings()
     assert len(said) == len(set(said))
 

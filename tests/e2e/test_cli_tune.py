@@ -79,7 +79,7 @@ def test_json_is_one_object_a_line_with_the_summary_last(tmp_path):
     arguments = ["tune", *PROBLEM, "--engine", "sglang", "--batch-sizes", "1", "16", "1", "--json"]
     first = blockscale(tmp_path, *arguments)
     kinds = [event["event"] for event in events(first)]
-    assert kinds == ["note", "run", "problem", "problem", "file", "summary"]
+    assert kinds == ["note", "run", "problem", "problem", "file", "time", "summary"]
     summary = events(first)[-1]
     assert summary["trials_measured"] > 2
     assert {"M", "N", "K", "engine", "config", "time_us", "baseline_us", "status"} <= set(summary["problems"][0])

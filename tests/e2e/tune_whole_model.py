@@ -8,12 +8,14 @@ import random
 import resource
 import sqlite3
 import sys
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from blockscale.cli import tune
 from blockscale.cli.main import main
+from blockscale.executor.base import DeviceClock, Done, Work
 from blockscale.hardware import H200, DeviceSpec
 from blockscale.problem import Candidate, Environment, Phase, Problem, Trial, TrialStatus
 from blockscale.search.estimate import estimate_us
@@ -28,11 +30,19 @@ class EstimatedDevice:
     def prepare(self, problems: Sequence[Problem]) -> None:
         """Any problem will do."""
 
-    def screen(self, problem: Problem, candidates: Sequence[Candidate]) -> Iterator[Trial]:
-        return (self._trial(problem, candidate, Phase.SCREEN, samples=5) for candidate in candidates)
+    def __init__(self) -> None:
+        self._waiting: deque[Work] = deque()
 
-    def finals(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Trial]:
-        return [self._trial(problem, candidate, Phase.FINAL, samples=7) for candidate in candidates]
+    def start(self, work: Work, rank: int) -> None:
+        self._waiting.append(work)
+
+    def next_done(self) -> Done:
+        work = self._waiting.popleft()
+        samples = 5 if work.phase is Phase.SCREEN else 7
+        return Done(work, tuple(self._trial(work.problem, c, work.phase, samples) for c in work.candidates))
+
+    def clock(self) -> DeviceClock:
+        return DeviceClock(recorded=True)
 
     def warnings(self) -> list[str]:
         return []

@@ -1,18 +1,21 @@
 """On a real GPU: compiled ahead and found, right and repeatable, and no worse for a candidate that cannot run."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from blockscale.executor.local import LocalDevice, LocalSettings, visible_gpus
-from blockscale.measure.compile_pool import CompileOptions, CompilePool
-from blockscale.problem import Candidate, GemmShape, Kernel, Phase, Problem, QuantFormat, QuantScheme, TileConfig
+from blockscale.executor.base import SAME_CODE
+from blockscale.executor.gpus import visible_gpus
+from blockscale.executor.local import LocalDevice, LocalSettings
+from blockscale.measure.compile_pool import CompileOptions, CompilePool, CompileRequest
+from blockscale.problem import Candidate, GemmShape, Kernel, Phase, Problem, QuantFormat, QuantScheme, TileConfig, Trial
 from blockscale.problem import TrialStatus as S
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
 
+Try = Callable[[LocalDevice, Problem, list[Candidate]], list[Trial]]
 CONFIG = TileConfig(16, 64, 128, num_stages=2)
 
 
@@ -45,35 +48,44 @@ def test_the_gpus_of_this_machine_are_listed() -> None:
 
 
 @pytest.mark.parametrize("m", [1, 16, 3])
-def test_what_the_pool_compiled_is_not_compiled_again(device: LocalDevice, cache: Path, m: int) -> None:
+def test_what_the_pool_compiled_is_not_compiled_again(device: LocalDevice, screen: Try, cache: Path, m: int) -> None:
     problem, kernel = problem_for(device, m)
-    pool = CompilePool(CompileOptions(device.spec, cache))
-    assert pool.submit(problem, Candidate(kernel, CONFIG)).result(180).status is S.OK
+    pool = CompilePool(CompileOptions(cache))
+    assert pool.submit(CompileRequest(device.spec, problem, Candidate(kernel, CONFIG))).result(180).status is S.OK
     pool.close()
     before = entries(cache)
-    (trial,) = device.screen(problem, [Candidate(kernel, CONFIG)])
+    (trial,) = screen(device, problem, [Candidate(kernel, CONFIG)])
     assert trial.status is S.OK, trial.message
     assert entries(cache) == before
 
 
-def test_ragged_sizes_are_right(device: LocalDevice) -> None:
+def test_ragged_sizes_are_right(device: LocalDevice, screen: Try) -> None:
     for m, n, k in ((1, 576, 7168), (3, 130, 384), (24, 2112, 1000)):
         problem, kernel = problem_for(device, m, n, k)
-        (trial,) = device.screen(problem, [Candidate(kernel, CONFIG)])
+        (trial,) = screen(device, problem, [Candidate(kernel, CONFIG)])
         assert trial.status is S.OK, f"{problem}: {trial.message}"
 
 
-def test_equal_finalists_come_out_equal(device: LocalDevice) -> None:
+def test_equal_comparisons_come_out_equal(device: LocalDevice, compare: Try) -> None:
     problem, kernel = problem_for(device, 1024)
-    trials = device.finals(problem, [Candidate(kernel, TileConfig(64, 128, 128, num_stages=2))] * 3)
-    assert [t.phase for t in trials] == [Phase.FINAL] * 3
-    times = [t.time_us for t in trials if t.time_us is not None]
-    assert len(times) == 3
-    assert max(times) / min(times) < 1.05
+    candidates = [Candidate(kernel, TileConfig(64, 128, 128, group_m=g, num_stages=2)) for g in (1, 8)]
+    first, second = (compare(device, problem, candidates) for _ in range(2))
+    assert {t.phase for t in (*first, *second)} == {Phase.FINAL}
+    for a, b in zip(first, second, strict=True):
+        assert a.time_us is not None
+        assert a.time_us == pytest.approx(b.time_us, rel=0.05)
 
 
-def test_a_candidate_beyond_the_gpus_limits_costs_its_own_trial(device: LocalDevice) -> None:
+def test_the_same_code_is_measured_once(device: LocalDevice, screen: Try) -> None:
+    problem, kernel = problem_for(device, 512)
+    (first,), (again,) = (screen(device, problem, [Candidate(kernel, CONFIG)]) for _ in range(2))
+    assert again.labels == (*first.labels, SAME_CODE)
+    assert again.samples_us == first.samples_us
+    assert again.elapsed_s == 0
+
+
+def test_a_candidate_beyond_the_gpus_limits_costs_its_own_trial(device: LocalDevice, screen: Try) -> None:
     problem, kernel = problem_for(device, 256)
     too_large = Candidate(kernel, TileConfig(256, 256, 128, num_warps=8, num_stages=5))
     good = Candidate(kernel, CONFIG)
-    assert [t.status for t in device.screen(problem, [too_large, good])][1] is S.OK
+    assert [t.status for t in screen(device, problem, [too_large, good])][1] is S.OK

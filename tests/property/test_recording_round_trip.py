@@ -102,7 +102,7 @@ def test_store_gives_back_what_was_added_also_after_reopening(some):
 
 
 @given(trials())
-def test_exported_store_replays_the_same_trial(trial):
+def test_exported_store_replays_the_same_trial(screen, compare, trial):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "r.jsonl.gz"
         with Store.open(Path(folder) / "s.db") as store:
@@ -110,10 +110,8 @@ def test_exported_store_replays_the_same_trial(trial):
             store.add(ENVIRONMENT, trial)
             assert export_recording(store, path) == 1
         device = ReplayDevice(load_recording(path))
-        if trial.phase is Phase.SCREEN:
-            (replayed,) = device.screen(trial.problem, [trial.candidate])
-        else:
-            (replayed,) = device.finals(trial.problem, [trial.candidate])
+        replay = screen if trial.phase is Phase.SCREEN else compare
+        (replayed,) = replay(device, trial.problem, [trial.candidate])
         assert (replayed.status, replayed.samples_us, replayed.message, replayed.labels, replayed.compile_s) == (
             trial.status,
             trial.samples_us,

@@ -26,13 +26,17 @@ POOR = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_
 
 
 class Bench:
-    """One weight on the recorded H200, tuned into one folder; every run opens the store anew, as a process does."""
+    """One weight on the recorded H200, tuned into one folder; every run opens store and device anew."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.device = ReplayDevice(load_recording(embedded("h200")))
+        self._recording = load_recording(embedded("h200"))
         self.file = folder / NAME
         self.events: list[object] = []
+
+    @property
+    def device(self) -> Device:
+        return ReplayDevice(self._recording)
 
     def tune(self, *batch_sizes: int, device: Device | None = None, **more: object) -> RunSummary:
         request = TuneRequest((WeightShape(2112, 7168),), batch_sizes, (("sglang", self.folder),), **more)

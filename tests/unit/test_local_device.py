@@ -1,7 +1,10 @@
 """`LocalDevice` with measuring processes that hang, die and raise: each costs one trial and nothing else."""
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +12,9 @@ import pytest
 
 from blockscale.errors import IncompleteRunError, InputError
 from blockscale.executor import local
-from blockscale.executor.local import LocalDevice, LocalSettings, only_gpu
+from blockscale.executor.base import SAME_CODE, Comparison, Screening
+from blockscale.executor.gpus import only_gpu
+from blockscale.executor.local import LocalDevice, LocalSettings
 from blockscale.measure.child import Child
 from blockscale.measure.compile_pool import PoolSettings
 from blockscale.measure.process import Limits
@@ -22,10 +27,12 @@ from blockscale.problem import (
     QuantFormat,
     QuantScheme,
     TileConfig,
+    Trial,
     TrialStatus,
 )
 
-# What a fake process does with a candidate is coded in its GROUP_SIZE_M, its time in num_stages.
+# What a fake process does with a candidate is coded in its GROUP_SIZE_M, its time in num_stages; with 8 warps all have
+# the same code.
 FAKES = """
 import os
 from dataclasses import replace
@@ -48,9 +55,11 @@ def note(text):
 
 def open_compiler(options):
     def compile_one(request):
-        if request[1].config.group_m == 40:
+        config = request.candidate.config
+        if config.group_m == 40:
             return CompileOutcome(TrialStatus.COMPILE_ERROR, "PassManager::run failed", 1.5)
-        return CompileOutcome(TrialStatus.OK, "", 0.25)
+        code = "twins" if config.num_warps == 8 else str(config)
+        return CompileOutcome(TrialStatus.OK, "", 0.25, code)
     return compile_one
 
 
@@ -116,10 +125,11 @@ HANGS, DIES, POISONS, RAISES, WRONG, LOSES_GPU, NO_COMPILE = 10, 11, 12, 13, 14,
 PROBLEM = Problem(GemmShape(16, 2112, 7168))
 S = TrialStatus
 Make = Callable[..., LocalDevice]
+Try = Callable[[LocalDevice, Problem, list[Candidate]], list[Trial]]
 
 
-def candidate(group_m: int, time: int = 3) -> Candidate:
-    return Candidate(Kernel.FP8, TileConfig(16, 64, 128, group_m=group_m, num_stages=time))
+def candidate(group_m: int, time: int = 3, **more: int) -> Candidate:
+    return Candidate(Kernel.FP8, TileConfig(16, 64, 128, group_m=group_m, num_stages=time).with_(**more))
 
 
 @pytest.fixture
@@ -148,10 +158,10 @@ def notes(folder: Path, word: str) -> list[str]:
     return [line.removeprefix(word).strip() for line in lines if line.startswith(word)]
 
 
-def test_whatever_a_candidate_does_costs_its_own_trial_only(make: Make, tmp_path: Path) -> None:
+def test_whatever_a_candidate_does_costs_its_own_trial_only(make: Make, tmp_path: Path, screen: Try) -> None:
     device = make(limit_s=2.0)
     groups = [1, HANGS, 2, DIES, 3, POISONS, 4, WRONG, NO_COMPILE, 5]
-    trials = list(device.screen(PROBLEM, [candidate(g) for g in groups]))
+    trials = screen(device, PROBLEM, [candidate(g) for g in groups])
     assert [t.candidate.config.group_m for t in trials] == groups
     assert [t.status for t in trials] == [
         S.OK, S.TIMEOUT, S.OK, S.WORKER_DIED, S.OK, S.ILLEGAL_ACCESS, S.OK, S.WRONG_RESULT, S.COMPILE_ERROR, S.OK
@@ -160,53 +170,156 @@ def test_whatever_a_candidate_does_costs_its_own_trial_only(make: Make, tmp_path
     assert "died with signal 6" in trials[3].message
     assert trials[1].message == "no result within 2 s; the process was replaced"
     assert trials[8].compile_s == 1.5
-    assert all(t.elapsed_s > 0 for t in trials)
+    assert all((t.elapsed_s > 0) == (t.status is not S.COMPILE_ERROR) for t in trials)
     assert len(notes(tmp_path, "start")) == 4  # the first, and one after each loss
 
 
-def test_a_replaced_process_learns_again_what_will_be_tuned(make: Make, tmp_path: Path) -> None:
+def test_a_replaced_process_learns_again_what_will_be_tuned(make: Make, tmp_path: Path, screen: Try) -> None:
     device = make()
     device.prepare([PROBLEM, Problem(GemmShape(1, 2112, 7168))])
-    list(device.screen(PROBLEM, [candidate(DIES), candidate(1)]))
+    screen(device, PROBLEM, [candidate(DIES), candidate(1)])
     assert notes(tmp_path, "prepare") == ["2", "2"]
 
 
-def test_the_best_time_so_far_goes_with_each_candidate(make: Make, tmp_path: Path) -> None:
+def test_the_best_time_so_far_goes_with_each_candidate(make: Make, tmp_path: Path, screen: Try) -> None:
     device = make()
-    list(device.screen(PROBLEM, [candidate(1, 5), candidate(2, 4), candidate(3, 9)]))
-    list(device.screen(PROBLEM, [candidate(4)]))
-    list(device.screen(Problem(GemmShape(1, 2112, 7168)), [candidate(5)]))
-    assert notes(tmp_path, "screen") == ["1 None", "2 5.0", "3 4.0", "4 4.0", "5 None"]
+    for group, time in ((1, 5), (2, 4), (3, 9), (4, 3)):
+        screen(device, PROBLEM, [candidate(group, time)])
+    screen(device, Problem(GemmShape(1, 2112, 7168)), [candidate(5)])
+    device.start(Screening(PROBLEM, candidate(6), best_us=2.5), 0)
+    device.next_done()
+    assert notes(tmp_path, "screen") == ["1 None", "2 5.0", "3 4.0", "4 4.0", "5 None", "6 2.5"]
 
 
-def test_a_poisoned_final_is_run_again_without_the_culprit(make: Make, tmp_path: Path) -> None:
-    trials = make().finals(PROBLEM, [candidate(g) for g in (1, POISONS, 2)])
+def test_a_poisoned_final_is_run_again_without_the_culprit(make: Make, tmp_path: Path, compare: Try) -> None:
+    trials = compare(make(), PROBLEM, [candidate(g) for g in (1, POISONS, 2)])
     assert [t.status for t in trials] == [S.OK, S.ILLEGAL_ACCESS, S.OK]
     assert all(t.phase is Phase.FINAL for t in trials)
     assert notes(tmp_path, "finals") == [f"1 {POISONS} 2", "1 2"]
 
 
-def test_finals_that_die_find_the_culprit_and_interleave_the_rest_again(make: Make, tmp_path: Path) -> None:
-    trials = make().finals(PROBLEM, [candidate(g) for g in (1, DIES, NO_COMPILE, 2)])
+def test_finals_that_die_find_the_culprit_and_interleave_the_rest_again(
+    make: Make, tmp_path: Path, compare: Try
+) -> None:
+    trials = compare(make(), PROBLEM, [candidate(g) for g in (1, DIES, NO_COMPILE, 2)])
     assert [t.status for t in trials] == [S.OK, S.WORKER_DIED, S.COMPILE_ERROR, S.OK]
     assert notes(tmp_path, "finals") == [f"1 {DIES} 2", "1", str(DIES), "2", "1 2"]
 
 
 def test_a_gpu_that_is_gone_ends_the_run_and_keeps_what_was_measured(make: Make) -> None:
-    screening = make().screen(PROBLEM, [candidate(g) for g in (1, LOSES_GPU, 2)])
-    assert [next(screening).status, next(screening).status] == [S.OK, S.WORKER_DIED]
-    with pytest.raises(IncompleteRunError, match=r"2 times in a row.*fallen off the bus.*goes on from here"):
-        next(screening)
-
-
-def test_a_mistake_of_ours_is_raised_not_recorded(make: Make) -> None:
-    with pytest.raises(RuntimeError, match="KeyError: 'a mistake of ours'"):
-        list(make().screen(PROBLEM, [candidate(RAISES)]))
-
-
-def test_labels_become_warnings(make: Make) -> None:
     device = make()
-    (trial,) = device.screen(PROBLEM, [candidate(2)])
+    for group in (1, LOSES_GPU, 2):
+        device.start(Screening(PROBLEM, candidate(group)), 0)
+    assert [device.next_done().trials[0].status for _ in range(2)] == [S.OK, S.WORKER_DIED]
+    with pytest.raises(IncompleteRunError, match=r"2 times in a row.*fallen off the bus.*goes on from here"):
+        device.next_done()
+
+
+def test_requests_sent_ahead_of_one_that_breaks_the_process_are_measured_by_the_next(make: Make, screen: Try) -> None:
+    for culprit in (DIES, POISONS):
+        trials = screen(make(), PROBLEM, [candidate(g, t) for g, t in ((1, 4), (culprit, 5), (2, 6), (3, 7))])
+        assert [t.samples_us[:1] for t in trials] == [(4.0,), (), (6.0,), (7.0,)]
+
+
+def test_screens_of_other_problems_come_through_finals_that_die(make: Make) -> None:
+    device = make()
+    other = Problem(GemmShape(1, 2112, 7168))
+    works = [
+        Screening(other, candidate(4, 4)),
+        Comparison(PROBLEM, tuple(candidate(g) for g in (1, DIES, 2))),
+        Screening(other, candidate(5, 5)),
+        Screening(other, candidate(6, 6)),
+    ]
+    for work in works:
+        device.start(work, 0)
+    done = {d.work: d.trials for d in (device.next_done() for _ in works)}
+    assert [t.status for t in done[works[1]]] == [S.OK, S.WORKER_DIED, S.OK]
+    assert [done[w][0].samples_us[0] for w in works if isinstance(w, Screening)] == [4.0, 5.0, 6.0]
+
+
+def test_of_what_is_compiled_the_lowest_rank_is_measured_first(make: Make, tmp_path: Path, screen: Try) -> None:
+    device = make(limit_s=2.0)
+    screen(device, PROBLEM, [candidate(g) for g in (1, 2, 3, 4)])
+    other = Problem(GemmShape(4096, 2112, 7168))  # compiles alike, so all are compiled at once
+    device.start(Screening(PROBLEM, candidate(HANGS)), 0)
+    for group, rank in ((1, 4), (2, 3), (3, 1), (4, 1)):
+        device.start(Screening(other, candidate(group)), rank)
+    for _ in range(5):
+        device.next_done()
+    measured = [note.split()[0] for note in notes(tmp_path, "screen")][4:]
+    assert sorted(measured) == sorted(["1", "2", "3", "4", str(HANGS)])
+    assert measured.index("3") < measured.index("4")
+
+
+def test_the_same_code_is_measured_once(make: Make, tmp_path: Path, screen: Try) -> None:
+    device = make()
+    twins = [candidate(g, 3 + g, num_warps=8) for g in (1, 2, 3)]
+    first, second = screen(device, PROBLEM, twins[:2])
+    (third,) = screen(device, PROBLEM, twins[2:])
+    assert first.samples_us == second.samples_us == third.samples_us == (4.0,) * 5
+    assert [t.labels for t in (first, second, third)] == [(), (SAME_CODE,), (SAME_CODE,)]
+    assert first.elapsed_s > 0
+    assert second.elapsed_s == third.elapsed_s == 0
+    assert len(notes(tmp_path, "screen")) == 1
+
+
+def test_the_same_code_on_another_grid_or_problem_is_another_launch(make: Make, tmp_path: Path, screen: Try) -> None:
+    device = make()
+    screen(device, PROBLEM, [candidate(1, num_warps=8), candidate(1, num_warps=8, block_n=32)])
+    screen(device, Problem(GemmShape(4096, 2112, 7168)), [candidate(1, num_warps=8)])
+    assert len(notes(tmp_path, "screen")) == 3
+
+
+def test_finalists_of_the_same_code_share_their_samples(make: Make, tmp_path: Path, compare: Try) -> None:
+    twins = [candidate(g, num_warps=8) for g in (1, 3)]
+    trials = compare(make(), PROBLEM, [candidate(4, 9), *twins, candidate(NO_COMPILE)])
+    assert notes(tmp_path, "finals") == ["4 1"]
+    assert [t.samples_us[:1] for t in trials] == [(9.0,), (3.0,), (3.0,), ()]
+    assert [SAME_CODE in t.labels for t in trials] == [False, False, True, False]
+
+
+def test_the_clock_tells_where_the_time_went(make: Make, screen: Try, compare: Try) -> None:
+    device = make()
+    screen(device, PROBLEM, [candidate(1), candidate(2)])
+    compare(device, PROBLEM, [candidate(1), candidate(2)])
+    clock = device.clock()
+    for seconds in (clock.start_s, clock.screening_s, clock.finals_s, clock.idle_s, clock.compiling_s):
+        assert seconds > 0
+    assert (clock.compilations, clock.compile_workers, clock.recorded) == (2, 1, False)
+
+
+def test_closing_ends_a_measurement_that_hangs(make: Make, tmp_path: Path) -> None:
+    device = make()
+    device.start(Screening(PROBLEM, candidate(HANGS)), 0)
+    while "screen" not in (tmp_path / "notes").read_text():
+        os.sched_yield()
+    device.close()
+    assert not [t for t in threading.enumerate() if t.name == "blockscale-measuring"]
+
+
+def test_ctrl_c_ends_the_wait_for_a_measurement_that_hangs(make: Make, tmp_path: Path) -> None:
+    device = make()
+    device.start(Screening(PROBLEM, candidate(HANGS)), 0)
+
+    def interrupt() -> None:
+        while "screen" not in (tmp_path / "notes").read_text():
+            os.sched_yield()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        device.next_done()
+    assert device.warnings() == [], "what hangs is not asked"
+
+
+def test_a_mistake_of_ours_is_raised_not_recorded(make: Make, screen: Try) -> None:
+    with pytest.raises(RuntimeError, match="KeyError: 'a mistake of ours'"):
+        screen(make(), PROBLEM, [candidate(RAISES)])
+
+
+def test_labels_become_warnings(make: Make, screen: Try) -> None:
+    device = make()
+    (trial,) = screen(device, PROBLEM, [candidate(2)])
     assert trial.labels == ("power_capped",)
     assert device.warnings() == [
         "1 other process uses this GPU",
@@ -281,7 +394,9 @@ def test_the_parent_side_imports_neither_torch_nor_triton() -> None:
     assert run.stdout.strip() == "[]"
 
 
-def test_an_interrupted_request_leaves_no_answer_for_the_next_one(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_request_leaves_no_answer_for_the_next_one(
+    make: Make, monkeypatch: pytest.MonkeyPatch, screen: Try
+) -> None:
     device = make()
     real = Child.receive
 
@@ -293,5 +408,5 @@ def test_an_interrupted_request_leaves_no_answer_for_the_next_one(make: Make, mo
     with pytest.raises(KeyboardInterrupt):
         device.prepare([PROBLEM])
     assert device.warnings() == []  # its process is gone; the next request starts another
-    (trial,) = device.screen(PROBLEM, [candidate(1)])
+    (trial,) = screen(device, PROBLEM, [candidate(1)])
     assert trial.samples_us == (3.0,) * 5

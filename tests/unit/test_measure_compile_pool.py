@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from blockscale.errors import IncompleteRunError, InputError
 from blockscale.hardware import H200
-from blockscale.measure.compile_pool import CompileOptions, CompilePool, PoolSettings, compile_key
+from blockscale.measure.compile_pool import CompileOptions, CompilePool, CompileRequest, PoolSettings, compile_key
 from blockscale.problem import Candidate, GemmShape, Kernel, OutDtype, Problem, TileConfig, TrialStatus
 
 WAIT_S = 60.0
@@ -24,7 +24,7 @@ from blockscale.problem import TrialStatus
 
 def open_fake(options):
     def compile_one(request):
-        problem, candidate = request
+        candidate = request.candidate
         with open(options.cache_dir / "compiled", "a") as log:
             log.write(f"{os.getpid()} {candidate.config}\\n")
         match candidate.config.num_stages:
@@ -46,6 +46,11 @@ def open_fake(options):
 def open_without_torch(options):
     import torch_that_is_not_installed
 
+def open_noting(options):
+    with open(options.cache_dir / "started", "a") as log:
+        log.write("started\\n")
+    return open_fake(options)
+
 def open_dying(options):
     os._exit(3)
 """
@@ -58,6 +63,10 @@ def candidate(stages: int, group: int = 1) -> Candidate:
     return Candidate(Kernel.FP8, TileConfig(16, 64, 128, group_m=group, num_stages=stages))
 
 
+def asked(stages: int, group: int = 1, problem: Problem = PROBLEM) -> CompileRequest:
+    return CompileRequest(H200, problem, candidate(stages, group))
+
+
 @pytest.fixture
 def pool_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     (tmp_path / "fakes.py").write_text(FAKES)
@@ -66,7 +75,7 @@ def pool_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]
 
     def make(function: str = "open_fake", **settings: object) -> CompilePool:
         chosen = PoolSettings(**{"workers": 1, "function": f"fakes:{function}", **settings})  # type: ignore[arg-type]
-        pools.append(CompilePool(CompileOptions(H200, tmp_path), chosen))
+        pools.append(CompilePool(CompileOptions(tmp_path), chosen))
         return pools[-1]
 
     yield make
@@ -81,7 +90,7 @@ def compiled(folder: Path) -> list[str]:
 def test_every_end_of_a_compiler_is_an_outcome_and_the_rest_goes_on(pool_of, tmp_path: Path) -> None:
     pool = pool_of(time_limit_s=2.0)
     stages = [3, HANGS, 4, DIES, 5, TOO_LARGE, 6]
-    outcomes = [future.result(WAIT_S) for future in [pool.submit(PROBLEM, candidate(n)) for n in stages]]
+    outcomes = [future.result(WAIT_S) for future in [pool.submit(asked(n)) for n in stages]]
     ok = TrialStatus.OK
     assert [outcome.status for outcome in outcomes] == [
         ok, TrialStatus.COMPILE_TIMEOUT, ok, TrialStatus.COMPILE_ERROR, ok, TrialStatus.OUT_OF_RESOURCES, ok
@@ -94,46 +103,77 @@ def test_every_end_of_a_compiler_is_an_outcome_and_the_rest_goes_on(pool_of, tmp
 def test_a_mistake_of_ours_in_a_compile_process_is_not_hidden(pool_of) -> None:
     pool = pool_of()
     with pytest.raises(RuntimeError, match="a mistake of ours"):
-        pool.submit(PROBLEM, candidate(RAISES)).result(WAIT_S)
-    assert pool.submit(PROBLEM, candidate(3)).result(WAIT_S).status is TrialStatus.OK
+        pool.submit(asked(RAISES)).result(WAIT_S)
+    assert pool.submit(asked(3)).result(WAIT_S).status is TrialStatus.OK
 
 
 def test_a_full_disk_is_no_candidates_fault(pool_of) -> None:
     with pytest.raises(IncompleteRunError, match=r"No space left on device.*XDG_CACHE_HOME.*goes on from here"):
-        pool_of().submit(PROBLEM, candidate(NO_SPACE)).result(WAIT_S)
+        pool_of().submit(asked(NO_SPACE)).result(WAIT_S)
 
 
 def test_a_config_is_compiled_once_for_all_problems_of_its_class(pool_of, tmp_path: Path) -> None:
     pool = pool_of()
-    first = pool.submit(Problem(GemmShape(16, 2112, 7168)), candidate(3)).result(WAIT_S)
-    again = pool.submit(Problem(GemmShape(4096, 2112, 7168)), candidate(3)).result(WAIT_S)
+    first = pool.submit(asked(3)).result(WAIT_S)
+    again = pool.submit(asked(3, problem=Problem(GemmShape(4096, 2112, 7168)))).result(WAIT_S)
     assert (first.compile_s, again.compile_s) == (0.5, 0.0)
     assert len(compiled(tmp_path)) == 1
-    pool.submit(Problem(GemmShape(1, 2112, 7168)), candidate(3)).result(WAIT_S)
+    pool.submit(asked(3, problem=Problem(GemmShape(1, 2112, 7168)))).result(WAIT_S)
     assert len(compiled(tmp_path)) == 2
+
+
+def test_of_what_waits_the_lowest_rank_is_compiled_first(pool_of, tmp_path: Path) -> None:
+    pool = pool_of(time_limit_s=2.0)
+    other = Problem(GemmShape(4096, 2112, 7168))  # compiles to the same code
+    futures = [pool.submit(asked(HANGS), -1)]  # whatever comes meanwhile waits
+    futures += [pool.submit(asked(stages), rank) for stages, rank in ((3, 2), (4, 1), (5, 1), (6, 3))]
+    futures.append(pool.submit(asked(6, problem=other), 0))
+    assert [future.result(WAIT_S).status is TrialStatus.OK for future in futures] == [False, *[True] * 5]
+    order = [next(n for n in (3, 4, 5, 6, HANGS) if f"s{n}" in line) for line in compiled(tmp_path)]
+    assert order == [HANGS, 6, 4, 5, 3]
+
+
+def test_what_two_problems_wait_for_costs_one_of_them(pool_of, tmp_path: Path) -> None:
+    pool = pool_of()
+    other = Problem(GemmShape(4096, 2112, 7168))
+    both = [pool.submit(asked(3)), pool.submit(asked(3, problem=other))]
+    assert [future.result(WAIT_S).compile_s for future in both] == [0.5, 0.0]
+    assert len(compiled(tmp_path)) == 1
+    assert pool.clock().compilations == 1
+    assert pool.clock().busy_s > 0
+
+
+def test_a_warm_pool_has_started_all_its_processes_before_the_first_job(pool_of, tmp_path: Path) -> None:
+    pool = pool_of("open_noting", workers=3)
+    pool.warm()
+    started = tmp_path / "started"
+    while not started.exists() or len(started.read_text().splitlines()) < 3:
+        os.sched_yield()
+    assert pool.submit(asked(3)).result(WAIT_S).status is TrialStatus.OK
+    assert len(started.read_text().splitlines()) == 3
 
 
 def test_processes_are_recycled(pool_of, tmp_path: Path) -> None:
     pool = pool_of(recycle_after=2)
     for group in range(1, 6):
-        assert pool.submit(PROBLEM, candidate(3, group)).result(WAIT_S).status is TrialStatus.OK
+        assert pool.submit(asked(3, group)).result(WAIT_S).status is TrialStatus.OK
     assert len({line.split()[0] for line in compiled(tmp_path)}) == 3
 
 
 def test_a_cancelled_compilation_is_never_made(pool_of, tmp_path: Path) -> None:
     pool = pool_of(time_limit_s=2.0)
-    blocked = pool.submit(PROBLEM, candidate(HANGS))
-    queued = pool.submit(PROBLEM, candidate(4))
+    blocked = pool.submit(asked(HANGS))
+    queued = pool.submit(asked(4))
     assert queued.cancel()
     assert blocked.result(WAIT_S).status is TrialStatus.COMPILE_TIMEOUT
-    assert pool.submit(PROBLEM, candidate(5)).result(WAIT_S).status is TrialStatus.OK
+    assert pool.submit(asked(5)).result(WAIT_S).status is TrialStatus.OK
     assert not [line for line in compiled(tmp_path) if "s4" in line]
-    assert pool.submit(PROBLEM, candidate(4)).result(WAIT_S).status is TrialStatus.OK  # asked for again: made
+    assert pool.submit(asked(4)).result(WAIT_S).status is TrialStatus.OK  # asked for again: made
 
 
 def test_closing_kills_what_runs_and_leaves_no_one_waiting(pool_of) -> None:
     pool = pool_of()
-    running, queued = pool.submit(PROBLEM, candidate(HANGS)), pool.submit(PROBLEM, candidate(4))
+    running, queued = pool.submit(asked(HANGS)), pool.submit(asked(4))
     pool.close()
     pool.close()
     assert running.done()
@@ -142,19 +182,19 @@ def test_closing_kills_what_runs_and_leaves_no_one_waiting(pool_of) -> None:
 
 def test_no_gpu_is_visible_to_a_compile_process(pool_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    pool_of().submit(PROBLEM, candidate(REPORTS)).result(WAIT_S)
+    pool_of().submit(asked(REPORTS)).result(WAIT_S)
     assert (tmp_path / "visible").read_text() == "''"
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
 
 
 def test_missing_packages_are_one_message_with_the_command_that_installs_them(pool_of) -> None:
     with pytest.raises(InputError, match=r"torch_that_is_not_installed.*pip install \"blockscale\[gpu\]\""):
-        pool_of("open_without_torch").submit(PROBLEM, candidate(3)).result(WAIT_S)
+        pool_of("open_without_torch").submit(asked(3)).result(WAIT_S)
 
 
 def test_compile_processes_that_never_start_end_the_run(pool_of) -> None:
     with pytest.raises(IncompleteRunError, match="do not start: ended with exit code 3"):
-        pool_of("open_dying").submit(PROBLEM, candidate(3)).result(WAIT_S)
+        pool_of("open_dying").submit(asked(3)).result(WAIT_S)
 
 
 @given(st.integers(1, 5000), st.integers(1, 5000))

@@ -3,7 +3,13 @@
 from pathlib import Path
 
 from blockscale.hardware import H200
-from blockscale.measure.compile_pool import CompileOptions, CompileOutcome, CompilePool, PoolSettings
+from blockscale.measure.compile_pool import (
+    CompileOptions,
+    CompileOutcome,
+    CompilePool,
+    CompileRequest,
+    PoolSettings,
+)
 from blockscale.problem import Candidate, GemmShape, Kernel, Problem, TileConfig, TrialStatus
 
 WAIT_S = 120.0
@@ -18,9 +24,9 @@ def cached_kernels(folder: Path) -> set[str]:
 
 
 def compile_in_new_process(folder: Path, problem: Problem, *candidates: Candidate) -> list[CompileOutcome]:
-    pool = CompilePool(CompileOptions(H200, folder), PoolSettings(workers=1, time_limit_s=WAIT_S))
+    pool = CompilePool(CompileOptions(folder), PoolSettings(workers=1, time_limit_s=WAIT_S))
     try:
-        return [future.result(WAIT_S) for future in [pool.submit(problem, c) for c in candidates]]
+        return [future.result(WAIT_S) for future in [pool.submit(CompileRequest(H200, problem, c)) for c in candidates]]
     finally:
         pool.close()
 
@@ -39,6 +45,7 @@ def test_kernels_reach_the_cache_where_a_later_process_finds_them(tmp_path: Path
     # Another M of the same class, in a process that knows nothing of the first.
     (found,) = compile_in_new_process(tmp_path, Problem(GemmShape(4096, 2112, 7168)), SPLIT)
     assert found.status is TrialStatus.OK
+    assert found.code == split.code != ""
     assert cached_kernels(tmp_path) == made
 
     for index in tmp_path.rglob("*.json"):  # as a full disk leaves it

@@ -46,12 +46,16 @@ def device_of(tmp_path):
     return make
 
 
-def ask(device, config=CONFIG, kernel=Kernel.FP8, problem=PROBLEM):
-    (answer,) = device.screen(problem, [Candidate(kernel, config)])
-    return answer
+@pytest.fixture
+def ask(screen):
+    def ask(device, config=CONFIG, kernel=Kernel.FP8, problem=PROBLEM):
+        (answer,) = screen(device, problem, [Candidate(kernel, config)])
+        return answer
+
+    return ask
 
 
-def test_every_spelling_of_one_launch_has_the_recorded_time(device_of):
+def test_every_spelling_of_one_launch_has_the_recorded_time(device_of, ask):
     device = device_of(trial())
     for group_m in (1, 16, 64):
         answer = ask(device, CONFIG.with_(group_m=group_m))
@@ -59,11 +63,11 @@ def test_every_spelling_of_one_launch_has_the_recorded_time(device_of):
         assert answer.samples_us == (10.0, 10.5)
 
 
-def test_recorded_spelling_need_not_be_canonical(device_of):
+def test_recorded_spelling_need_not_be_canonical(device_of, ask):
     assert ask(device_of(trial(CONFIG.with_(group_m=32)))).time_us == 10.25
 
 
-def test_of_several_spellings_the_canonical_one_answers_else_the_fastest(device_of):
+def test_of_several_spellings_the_canonical_one_answers_else_the_fastest(device_of, ask):
     g16, g32 = CONFIG.with_(group_m=16), CONFIG.with_(group_m=32)
     with_canonical = device_of(trial(g16, time_us=8.0), trial(CONFIG, time_us=10.0))
     assert ask(with_canonical, g16).samples_us[0] == 10.0
@@ -71,37 +75,37 @@ def test_of_several_spellings_the_canonical_one_answers_else_the_fastest(device_
     assert ask(without).samples_us[0] == 8.0
 
 
-def test_of_repeated_rows_the_last_answers(device_of):
+def test_of_repeated_rows_the_last_answers(device_of, ask):
     assert ask(device_of(trial(time_us=8.0), trial(time_us=9.0))).samples_us[0] == 9.0
 
 
-def test_unrecorded_config_has_a_status_of_its_own_and_no_time(device_of):
+def test_unrecorded_config_has_a_status_of_its_own_and_no_time(device_of, ask):
     answer = ask(device_of(trial()), CONFIG.with_(num_stages=5))
     assert (answer.status, answer.time_us) == (TrialStatus.UNRECORDED, None)
 
 
-def test_finals_answer_with_final_rows_where_there_are_some(device_of):
+def test_finals_answer_with_final_rows_where_there_are_some(device_of, ask, compare):
     other = CONFIG.with_(num_warps=8)
     device = device_of(trial(), trial(time_us=11.0, phase=Phase.FINAL), trial(other, time_us=12.0))
-    finals = device.finals(PROBLEM, [Candidate(Kernel.FP8, CONFIG), Candidate(Kernel.FP8, other)])
+    finals = compare(device, PROBLEM, [Candidate(Kernel.FP8, CONFIG), Candidate(Kernel.FP8, other)])
     assert [(t.phase, t.samples_us[0]) for t in finals] == [(Phase.FINAL, 11.0), (Phase.FINAL, 12.0)]
     assert ask(device).samples_us[0] == 10.0
 
 
-def test_recorded_failures_are_answered_as_such(device_of):
+def test_recorded_failures_are_answered_as_such(device_of, ask):
     failed = trial(status=TrialStatus.OUT_OF_RESOURCES, samples_us=(), message="shared memory")
     answer = ask(device_of(failed))
     assert (answer.status, answer.message) == (TrialStatus.OUT_OF_RESOURCES, "shared memory")
 
 
-def test_hopper_config_without_its_keys_is_the_plain_kernels(device_of):
+def test_hopper_config_without_its_keys_is_the_plain_kernels(device_of, ask):
     assert ask(device_of(trial()), kernel=Kernel.FP8_HOPPER).status is TrialStatus.OK
     assert ask(device_of(trial(kernel=Kernel.FP8_HOPPER))).status is TrialStatus.OK
     split = CONFIG.with_(split_k=4)
     assert ask(device_of(trial()), split, Kernel.FP8_HOPPER).status is TrialStatus.UNRECORDED
 
 
-def test_kernel_akin_stands_in_labelled_and_warned_of_once(device_of):
+def test_kernel_akin_stands_in_labelled_and_warned_of_once(device_of, ask):
     device = device_of(trial())
     answers = [ask(device, kernel=Kernel.FP8_MASKED) for _ in range(2)]
     assert all(answer.labels == (APPROXIMATE,) and answer.samples_us == (10.0, 10.5) for answer in answers)
@@ -111,7 +115,7 @@ def test_kernel_akin_stands_in_labelled_and_warned_of_once(device_of):
     assert device.warnings() == []
 
 
-def test_measured_kernel_needs_no_stand_in(device_of):
+def test_measured_kernel_needs_no_stand_in(device_of, ask):
     device = device_of(trial(), trial(kernel=Kernel.FP8_MASKED, time_us=12.0))
     answer = ask(device, kernel=Kernel.FP8_MASKED)
     assert (answer.samples_us[0], answer.labels, device.warnings()) == (12.0, (), [])
@@ -138,21 +142,21 @@ def test_replayed_trials_never_pass_for_those_of_the_real_device(device_of):
     assert one.environment.device_name == "NVIDIA H200"
 
 
-def test_cost_is_compiling_and_measuring_once_and_only_measuring_in_finals(device_of):
+def test_cost_is_measuring_and_compiling_is_told_apart_once(device_of, ask, compare):
     device = device_of(trial(compile_s=0.75))
-    assert ask(device).elapsed_s == pytest.approx(0.75 + measuring_s(PROBLEM))
-    (final,) = device.finals(PROBLEM, [Candidate(Kernel.FP8, CONFIG)])
-    assert final.elapsed_s == pytest.approx(measuring_s(PROBLEM))
+    assert (ask(device).compile_s, ask(device).elapsed_s) == (0.75, pytest.approx(measuring_s(PROBLEM)))
+    (final,) = compare(device, PROBLEM, [Candidate(Kernel.FP8, CONFIG)])
+    assert (final.compile_s, final.elapsed_s) == (0.0, pytest.approx(measuring_s(PROBLEM)))
     assert measuring_s(Problem(GemmShape(4096, 4608, 7168))) == pytest.approx(0.040)
 
 
-def test_recorded_cost_counts_where_there_is_one(device_of):
+def test_recorded_cost_counts_where_there_is_one(device_of, ask):
     assert ask(device_of(trial(elapsed_s=2.5))).elapsed_s == 2.5
 
 
-def test_shipped_recording_answers_the_best_known_config():
+def test_shipped_recording_answers_the_best_known_config(screen):
     device = ReplayDevice(load_recording(embedded("h200")))
     problem = Problem(GemmShape(16, 2112, 7168))
     best = TileConfig(16, 32, 128, 1, 4, 3, split_k=8)
-    (answer,) = device.screen(problem, [Candidate(Kernel.FP8_HOPPER, best)])
+    (answer,) = screen(device, problem, [Candidate(Kernel.FP8_HOPPER, best)])
     assert answer.samples_us == (9.526, 9.69)

@@ -69,7 +69,7 @@ def test_the_command_exits_well_without_a_gpu(monkeypatch, capsys, tmp_path):
     def nothing_here():
         raise InputError("no GPU is visible")
 
-    monkeypatch.setattr("blockscale.executor.local.visible_gpus", nothing_here)
+    monkeypatch.setattr("blockscale.executor.gpus.visible_gpus", nothing_here)
     monkeypatch.chdir(tmp_path)
     assert main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -80,7 +80,7 @@ def test_the_command_exits_well_without_a_gpu(monkeypatch, capsys, tmp_path):
 
 @pytest.mark.parametrize("name", ["missing/deep/s.db", "."])
 def test_a_store_place_that_cannot_be_used_is_said(name, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("blockscale.executor.local.visible_gpus", list)
+    monkeypatch.setattr("blockscale.executor.gpus.visible_gpus", list)
     monkeypatch.chdir(tmp_path)
     assert main(["doctor", "--store", name]) == 0
     assert "no   store:" in capsys.readouterr().out
@@ -102,7 +102,7 @@ def test_a_place_that_may_not_be_looked_at_is_said(place, monkeypatch, capsys, t
             raise PermissionError(13, "Permission denied", str(path))
         return stat(path, **options)
 
-    monkeypatch.setattr("blockscale.executor.local.visible_gpus", list)
+    monkeypatch.setattr("blockscale.executor.gpus.visible_gpus", list)
     monkeypatch.setattr(Path, "stat", guarded)
     monkeypatch.setenv("XDG_CACHE_HOME", str((closed if place == "compiler cache" else tmp_path) / "cache"))
     store = (closed if place == "store" else tmp_path) / "s.db"

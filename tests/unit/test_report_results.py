@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from blockscale.executor.base import DeviceClock
 from blockscale.hardware import H200
 from blockscale.problem import Candidate, GemmShape, Kernel, Problem, TileConfig, Trial, TrialStatus, WeightShape
 from blockscale.report.closing import closing_text
-from blockscale.report.lines import json_line
+from blockscale.report.lines import json_line, plain_line
 from blockscale.report.plan import Plan, plan_lines
 from blockscale.report.progress import Progress, format_seconds, progress_lines
 from blockscale.report.results import geometric_mean, outcome_lines, result_table, roofline_share, speed_up
@@ -21,6 +22,7 @@ from blockscale.tuning.events import (
     ProblemStarted,
     RunStarted,
     RunSummary,
+    TimeSpent,
     TrialFinished,
 )
 from blockscale.tuning.request import TuneRequest
@@ -96,6 +98,9 @@ def a_clock(*seconds):
     return lambda: next(times)
 
 
+A_TIME = TimeSpent(84.0, 30.0, DeviceClock(6.0, 40.0, 21.0, 17.0, 430.0, 900, 15))
+
+
 def a_trial(problem, labels=()):
     return Trial(problem, Candidate(Kernel.FP8_HOPPER, CONFIG), TrialStatus.OK, samples_us=(9.0,), labels=labels)
 
@@ -114,6 +119,20 @@ def test_progress_counts_candidates_and_estimates_from_cost_done():
     assert progress.view().left_s == pytest.approx(10.0, rel=0.01)
 
 
+def test_progress_shows_the_problem_heard_of_last_of_those_under_way():
+    small, large = Problem(GemmShape(1, 4608, 7168)), Problem(GemmShape(4096, 4608, 7168))
+    progress = Progress([small, large], engines=1, clock=lambda: 0.0)
+    for index, problem in enumerate((large, small), 1):
+        progress.update(ProblemStarted("sglang", problem, index))
+    progress.update(TrialFinished("sglang", a_trial(large), False, 90.0, 340.0))
+    progress.update(TrialFinished("sglang", a_trial(small), False, 9.0, 34.0))
+    progress.update(TrialFinished("sglang", a_trial(large), False, 80.0, 340.0))
+    view = progress.view()
+    assert (view.problem, view.tried, view.best_us, view.under_way) == (large, 2, 80.0, 2)
+    progress.update(ProblemResult("sglang", large, Outcome.TUNED, CONFIG.to_entry(), 80.0, 340.0, 3.6, "", 2))
+    assert (progress.view().under_way, progress.view().done) == (1, 1)
+
+
 def test_live_lines_name_problem_best_baseline_and_time_left():
     problem = Problem(GemmShape(16, 2112, 7168))
     progress = Progress([problem], engines=1, clock=a_clock(0.0, 1.0, 2.0))
@@ -122,7 +141,16 @@ def test_live_lines_name_problem_best_baseline_and_time_left():
     progress.update(ProblemStarted("sglang", problem, 1))
     progress.update(TrialFinished("sglang", a_trial(problem, ("approximate",)), False, 9.0, 36.0))
     text = "\n".join(progress_lines(progress.view()))
-    for part in ("M=16 2112×7168", "NVIDIA H200", "≈9.0", "≈36.0", "4.00×", "1 candidate tried", "0 of 1"):
+    for part in (
+        "M=16 2112×7168",
+        "NVIDIA H200",
+        "≈9.0",
+        "≈36.0",
+        "4.00×",
+        "1 candidate tried",
+        "0 of 1",
+        "1 under way",
+    ):
         assert part in text
 
 
@@ -161,6 +189,22 @@ def test_seconds_are_readable(seconds, text):
                 "screened",
             },
         ),
+        (
+            A_TIME,
+            {
+                "event",
+                "wall_s",
+                "computing_s",
+                "start_s",
+                "screening_s",
+                "finals_s",
+                "idle_s",
+                "compiling_s",
+                "compilations",
+                "compile_workers",
+                "recorded",
+            },
+        ),
         (a_summary(a_result()), {"event", "trials_measured", "trials_reused", "files", "problems", "complete"}),
     ],
 )
@@ -169,6 +213,17 @@ def test_json_lines_have_fixed_keys(event, keys):
     assert line is not None
     assert "\n" not in line
     assert set(json.loads(line)) == keys
+
+
+def test_one_line_says_where_the_time_went():
+    assert plain_line(A_TIME) == (
+        "Time: 84 s: start 6, compiling 430 CPU s on 15 workers (34% busy), GPU 61 s measuring "
+        "(screens 40, finals 21), idle 17 s, search and store 30 s"
+    )
+    replayed = TimeSpent(2.0, 1.5, DeviceClock(screening_s=40, finals_s=21, compiling_s=430, recorded=True))
+    assert plain_line(replayed) == (
+        "Time: 2 s; as recorded, GPU 61 s measuring (screens 40, finals 21), compiling 430 CPU s"
+    )
 
 
 def test_json_tells_notes_from_warnings_and_leaves_single_trials_out():

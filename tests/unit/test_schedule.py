@@ -52,31 +52,32 @@ def problem(m: int) -> Problem:
 
 
 def test_without_a_budget_nothing_stops_a_search():
-    allowance = Budget(None, [problem(1)]).allowance(problem(1))
+    (allowance,) = Budget(None, [problem(1)]).wave([problem(1)])
     allowance.spend(1e9)
     assert allowance.left_for_screening
 
 
-def test_a_budget_is_shared_by_cost_and_what_is_left_over_goes_on():
-    problems = [problem(4096), problem(1)]
-    budget = Budget(100.0, problems)
-    first = budget.allowance(problems[0])
-    first.spend(10.0)
-    budget.settle(first)
-    second = budget.allowance(problems[1])
-    second.spend(60.0)
-    assert second.left_for_screening, "the last problem may use all that the first left over"
-    second.spend(30.0)
-    assert not second.left_for_screening
+def test_a_budget_is_shared_by_cost_and_what_is_left_over_goes_to_later_waves():
+    large, small, last = problem(4096), problem(1), problem(2)
+    budget = Budget(100.0, [large, small, last])
+    first, second = budget.wave([large, small])
+    first.spend(30.0)
+    second.spend(20.0)
+    assert first.left_for_screening
+    assert not second.left_for_screening, "it is cheap, so its share is small"
+    (third,) = budget.wave([last])
+    third.spend(39.0)
+    assert third.left_for_screening, "the last wave may use all that the first left over"
+    third.spend(2.0)
+    assert not third.left_for_screening
 
 
 def test_an_overdrawn_budget_leaves_nothing():
-    problems = [problem(4096), problem(1)]
-    budget = Budget(1.0, problems)
-    first = budget.allowance(problems[0])
+    budget = Budget(1.0, [problem(4096), problem(1)])
+    (first,) = budget.wave([problem(4096)])
     first.spend(math.pi)
-    budget.settle(first)
-    assert not budget.allowance(problems[1]).left_for_screening
+    (second,) = budget.wave([problem(1)])
+    assert not second.left_for_screening
 
 
 @pytest.mark.parametrize(

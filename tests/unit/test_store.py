@@ -305,19 +305,19 @@ def test_migration_is_atomic_with_its_record(tmp_path):
     assert connection.execute("PRAGMA user_version").fetchone() == (len(mended),)
 
 
-def test_store_of_a_replay_becomes_a_recording_that_replays_alike(tmp_path, store):
+def test_store_of_a_replay_becomes_a_recording_that_replays_alike(tmp_path, store, screen, compare):
     original = ReplayDevice(load_recording(embedded("h200")))
     problem = Problem(GemmShape(16, 2112, 7168))
     candidates = [
         Candidate(Kernel.FP8, TileConfig(16, block_n, 128, 1, warps, 3)) for block_n in (32, 64) for warps in (4, 8)
     ]
-    screened, finals = list(original.screen(problem, candidates)), original.finals(problem, candidates)
+    screened, finals = screen(original, problem, candidates), compare(original, problem, candidates)
     store.register(original.environment, original.spec)
     for trial in (*screened, *finals):
         store.add(original.environment, trial)
     assert export_recording(store, tmp_path / "mine.jsonl.gz") == 8
     again = ReplayDevice(load_recording(tmp_path / "mine.jsonl.gz"))
     assert again.spec == original.spec
-    assert list(again.screen(problem, candidates)) == screened
-    assert again.finals(problem, candidates) == finals
+    assert screen(again, problem, candidates) == screened
+    assert compare(again, problem, candidates) == finals
     assert (tmp_path / "mine.jsonl.gz").stat().st_size < 2000

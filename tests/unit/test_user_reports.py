@@ -9,7 +9,8 @@ import datetime
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,19 +20,19 @@ import torch
 from blockscale.cli import tune
 from blockscale.cli.main import main
 from blockscale.engines import engine, engine_names
+from blockscale.executor.base import DeviceClock, Done, Work
 from blockscale.hardware import H200, DeviceSpec, Vendor
 from blockscale.kernels import compile_only, launch
 from blockscale.kernels.inputs import GemmInputs, make_inputs
 from blockscale.kernels.reference import check, reference
 from blockscale.measure import compile_cache, compile_worker
-from blockscale.measure.compile_pool import CompileOptions
+from blockscale.measure.compile_pool import CompileOptions, CompileRequest
 from blockscale.problem import (
     Candidate,
     Environment,
     GemmShape,
     Kernel,
     OutDtype,
-    Phase,
     Problem,
     QuantFormat,
     QuantScheme,
@@ -75,8 +76,8 @@ def compile_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
         monkeypatch.setattr(compile_only, "offline_target", lambda arch: None)
         monkeypatch.setattr(launch, "warm_up", fail)
-        compiler = compile_worker.open_compiler(CompileOptions(H200, tmp_path))
-        return compiler((PROBLEM, Candidate(Kernel.FP8, CONFIG)))
+        compiler = compile_worker.open_compiler(CompileOptions(tmp_path))
+        return compiler(CompileRequest(H200, PROBLEM, Candidate(Kernel.FP8, CONFIG)))
 
     return compile_one
 
@@ -206,25 +207,29 @@ class AskedDevice:
     def __init__(self, spec: DeviceSpec) -> None:
         self.spec = spec
         self.asked: list[Candidate] = []
+        self._waiting: deque[Work] = deque()
 
     def prepare(self, problems: Sequence[Problem]) -> None:
         """Any problem will do."""
 
-    def screen(self, problem: Problem, candidates: Sequence[Candidate]) -> Iterator[Trial]:
-        return iter(self._trials(problem, candidates, Phase.SCREEN))
+    def start(self, work: Work, rank: int) -> None:
+        self.asked += work.candidates
+        self._waiting.append(work)
 
-    def finals(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Trial]:
-        return self._trials(problem, candidates, Phase.FINAL)
+    def next_done(self) -> Done:
+        work = self._waiting.popleft()
+        times = {c: (float(c.config.block_m),) * 5 for c in work.candidates}
+        trials = [Trial(work.problem, c, TrialStatus.OK, work.phase, times[c]) for c in work.candidates]
+        return Done(work, tuple(trials))
+
+    def clock(self) -> DeviceClock:
+        return DeviceClock(recorded=True)
 
     def warnings(self) -> list[str]:
         return []
 
     def close(self) -> None:
         """Nothing is held."""
-
-    def _trials(self, problem: Problem, candidates: Sequence[Candidate], phase: Phase) -> list[Trial]:
-        self.asked += candidates
-        return [Trial(problem, c, TrialStatus.OK, phase, (float(c.config.block_m),) * 5) for c in candidates]
 
 
 @pytest.mark.parametrize("search", ["auto", "random", "exhaustive"])

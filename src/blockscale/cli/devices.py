@@ -39,7 +39,8 @@ def _recorded(source: str) -> Device:
 
 
 def _gpu(indices: tuple[int, ...] | None) -> Device:
-    from blockscale.executor.local import LocalDevice, LocalSettings, visible_gpus
+    from blockscale.executor.gpus import visible_gpus
+    from blockscale.executor.local import LocalDevice, LocalSettings
 
     here = [gpu.index for gpu in visible_gpus()]
     index = here[0] if indices is None else indices[0]

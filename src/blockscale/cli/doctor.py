@@ -70,7 +70,8 @@ def _version(package: str) -> str | None:
 
 
 def _gpus() -> tuple[tuple[GpuFacts, ...], str | None]:
-    from blockscale.executor.local import LocalDevice, LocalSettings, visible_gpus
+    from blockscale.executor.gpus import visible_gpus
+    from blockscale.executor.local import LocalDevice, LocalSettings
 
     found = []
     try:

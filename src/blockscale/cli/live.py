@@ -15,7 +15,16 @@ from blockscale.report.closing import closing_text
 from blockscale.report.lines import json_line, plain_line
 from blockscale.report.progress import Progress, progress_lines
 from blockscale.report.table import wrap
-from blockscale.tuning.events import Event, FileWritten, Note, Observer, ProblemResult, RunStarted, RunSummary
+from blockscale.tuning.events import (
+    Event,
+    FileWritten,
+    Note,
+    Observer,
+    ProblemResult,
+    RunStarted,
+    RunSummary,
+    TimeSpent,
+)
 from blockscale.tuning.request import TuneRequest
 
 
@@ -84,7 +93,7 @@ def _line(event: Event, progress: Progress, width: int | None) -> str | None:
             return progress.result_line(event, width)
         case FileWritten():
             return plain_line(event)  # never broken, so that its path can be copied
-        case Note():
+        case Note() | TimeSpent():
             return wrap(plain_line(event), width, "  ")
         case _:
             return None

@@ -7,12 +7,12 @@ import json
 import os
 import random
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from blockscale.errors import IncompleteRunError
-from blockscale.executor.base import Device
+from blockscale.executor.base import Device, DeviceClock, Done, Work
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import Candidate, Environment, Phase, Problem, Trial, TrialStatus
 
@@ -46,9 +46,10 @@ _FAILURES = {
 class FaultPlan:
     """Which trials go wrong, and how; the first rule that applies decides.
 
-    ``at_trial`` counts every trial of the device, screening and finals, from 1. ``on_candidate`` holds for each trial
-    of the candidate. ``rates`` gives each fault the share of (problem, candidate) pairs that it hits; which ones
-    depends on ``seed`` alone, not on the order of trials.
+    ``at_trial`` counts every trial that the device hands back, screening and finals, from 1. ``on_candidate`` holds for
+    each trial of the candidate. ``rates`` gives each fault the share of (problem, candidate) pairs that it hits; which
+    ones depends on ``seed`` alone, not on the order of trials. ``scrambled`` hands finished work back in an order that
+    ``seed`` draws, whatever the ranks.
     """
 
     at_trial: Mapping[int, Fault] = field(default_factory=dict)
@@ -56,6 +57,7 @@ class FaultPlan:
     rates: Mapping[Fault, float] = field(default_factory=dict)
     seed: int = 0
     time_limit_s: float = 10.0  # what a hang costs the run; nobody waits for it here
+    scrambled: bool = False
 
     def fault_for(self, count: int, problem: Problem, candidate: Candidate) -> Fault | None:
         """The fault of the trial that is the ``count``-th of the device."""
@@ -84,6 +86,9 @@ class FaultyDevice:
         self._plan = plan
         self._count = 0
         self._lost = False
+        self._at_work = 0  # started and not taken from the inner device yet
+        self._held: list[Done] = []
+        self._shuffle = random.Random(plan.seed)
 
     @property
     def spec(self) -> DeviceSpec:
@@ -100,28 +105,32 @@ class FaultyDevice:
         self._check_present()
         self._inner.prepare(problems)
 
-    def screen(self, problem: Problem, candidates: Sequence[Candidate]) -> Iterator[Trial]:
+    def start(self, work: Work, rank: int) -> None:
+        """As the inner device.
+
+        Raises:
+            IncompleteRunError: the plan has lost the device.
+        """
+        self._check_present()
+        self._inner.start(work, rank)
+        self._at_work += 1
+
+    def next_done(self) -> Done:
         """As the inner device, faults apart.
 
         Raises:
             IncompleteRunError: the plan has lost the device.
         """
         self._check_present()
-        for candidate in candidates:
-            fault = self._next_fault(problem, candidate)
-            (trial,) = self._inner.screen(problem, [candidate])
-            yield self._spoil(trial, fault)
+        done = self._next_scrambled() if self._plan.scrambled else self._inner.next_done()
+        problem = done.work.problem
+        faults = [self._next_fault(problem, candidate) for candidate in done.work.candidates]
+        trials = [self._spoil(trial, fault) for trial, fault in zip(done.trials, faults, strict=True)]
+        return Done(done.work, tuple(trials))
 
-    def finals(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Trial]:
-        """As the inner device, faults apart.
-
-        Raises:
-            IncompleteRunError: the plan has lost the device.
-        """
-        self._check_present()
-        faults = [self._next_fault(problem, candidate) for candidate in candidates]
-        trials = self._inner.finals(problem, candidates)
-        return [self._spoil(trial, fault) for trial, fault in zip(trials, faults, strict=True)]
+    def clock(self) -> DeviceClock:
+        """As the inner device."""
+        return self._inner.clock()
 
     def warnings(self) -> list[str]:
         """As the inner device."""
@@ -131,8 +140,16 @@ class FaultyDevice:
         """Close the inner device."""
         self._inner.close()
 
+    def _next_scrambled(self) -> Done:
+        while self._at_work:
+            self._held.append(self._inner.next_done())
+            self._at_work -= 1
+        if not self._held:
+            raise RuntimeError("nothing was started")
+        return self._held.pop(self._shuffle.randrange(len(self._held)))
+
     def _next_fault(self, problem: Problem, candidate: Candidate) -> Fault | None:
-        """Count one trial; faults beyond the trial itself strike here, before it runs."""
+        """Count one trial; faults beyond the trial itself strike here, before it is handed back."""
         self._count += 1
         fault = self._plan.fault_for(self._count, problem, candidate)
         if fault is Fault.KILL:

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-import os
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 from blockscale.errors import InputError
+from blockscale.executor.base import DeviceClock, Done, Work
+from blockscale.executor.gpus import only_gpu
+from blockscale.executor.measuring import MeasuringThread, Task
 from blockscale.hardware import DeviceSpec
-from blockscale.measure.child import Child, ChildError, ChildTarget
+from blockscale.measure.child import ChildTarget
 from blockscale.measure.compile_cache import default_cache_dir, prune
-from blockscale.measure.compile_pool import CompileOptions, CompilePool, PoolSettings
+from blockscale.measure.compile_pool import CompileOptions, CompileOutcome, CompilePool, CompileRequest, PoolSettings
 from blockscale.measure.conditions import HW_SLOWDOWN, POWER_CAPPED, THERMAL
-from blockscale.measure.process import NO_GPU, Limits, MeasuringProcess, start_error
-from blockscale.measure.protocol import GpuInfo, Measured
-from blockscale.problem import Candidate, Environment, Phase, Problem, QuantFormat, Trial, TrialStatus
+from blockscale.measure.process import Limits, MeasuringProcess
+from blockscale.problem import Environment, Problem, QuantFormat
 
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _LABEL_WARNINGS = {
     POWER_CAPPED: "the GPU ran into its power limit while timing: times hold for this limit.",
     THERMAL: "the GPU slowed down for heat while timing: some times are too long; cool it and tune again.",
     HW_SLOWDOWN: "the hardware slowed the GPU down while timing (power supply or heat): some times are too long.",
 }
+
+# Python hands its interpreter lock over after 5 ms, as long as a measurement takes: while this process searches, the
+# threads that feed the GPU and the compilers would wait that long for every message.
+_SWITCH_INTERVAL_S = 0.0005
 
 
 @dataclass(frozen=True)
@@ -37,55 +45,21 @@ class LocalSettings:
     worker: str = "blockscale.measure.worker:open_worker"
 
 
-def only_gpu(index: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables that leave a child one GPU, the ``index``-th of those that are visible here.
-
-    Raises:
-        InputError: fewer GPUs are visible.
-    """
-    # HIP's own variable wins over CUDA's on ROCm, and nothing reads it elsewhere.
-    listed = next((environment[name] for name in reversed(_VISIBLE) if environment.get(name)), None)
-    chosen = str(index)
-    if listed is not None:
-        visible = [part.strip() for part in listed.split(",") if part.strip()]
-        if index >= len(visible):
-            raise InputError(
-                f"GPU {index} was asked for and {_VISIBLE[0]}={listed} shows {len(visible)}: "
-                f"choose from 0 to {len(visible) - 1}, or show more."
-            )
-        chosen = visible[index]
-    return dict.fromkeys(_VISIBLE, chosen)
-
-
-def visible_gpus(start_s: float = 180.0) -> list[GpuInfo]:
-    """The GPUs that torch sees, asked of a child so that this process stays free of it.
-
-    Raises:
-        InputError: torch or Triton is missing, or there is no GPU.
-    """
-    child = Child(ChildTarget("blockscale.measure.describe:open_census"))
-    try:
-        child.receive(start_s)
-        found: list[GpuInfo] = child.ask(None, start_s)
-    except ChildError as error:
-        raise start_error(error) from error
-    finally:
-        child.kill()
-    if not found:
-        raise InputError(NO_GPU)
-    return found
-
-
 class LocalDevice:
-    """One GPU: compiles in a pool of processes, measures in one process that is replaced when a candidate breaks it."""
+    """One GPU: compiles in a pool of processes, measures in one process that is replaced when a candidate breaks it.
+
+    Work goes to the pool; what is compiled goes to a thread that keeps the measuring process busy; what is measured
+    waits in a queue for ``next_done``.
+    """
 
     def __init__(self, settings: LocalSettings | None = None) -> None:
-        """Start the measuring process and ask it what the GPU is.
+        """Start all processes and ask the measuring one what the GPU is.
 
         Raises:
             InputError: no such GPU, no GPU at all, torch and Triton are missing, or no place for compiled kernels.
             IncompleteRunError: the process does not start.
         """
+        began_s = time.monotonic()
         settings = settings or LocalSettings()
         self._cache_dir = settings.cache_dir.absolute()
         environment = {**only_gpu(settings.gpu_index), "TRITON_CACHE_DIR": str(self._cache_dir)}
@@ -97,11 +71,24 @@ class LocalDevice:
                 "XDG_CACHE_HOME to a place that can be written."
             ) from error
         prune(self._cache_dir)
-        self._process = MeasuringProcess(ChildTarget(settings.worker, environment=environment), settings.limits)
-        self._description = self._process.describe()
-        self._pool = CompilePool(CompileOptions(self.spec, self._cache_dir), settings.pool)
-        self._best_us: dict[Problem, float] = {}
-        self._labels: set[str] = set()
+        self._usual_switch_s = sys.getswitchinterval()
+        process = MeasuringProcess(ChildTarget(settings.worker, environment=environment), settings.limits)
+        process.start()
+        self._pool = CompilePool(CompileOptions(self._cache_dir), settings.pool)
+        self._pool.warm()
+        try:
+            self._description = process.describe()
+        except BaseException:
+            self._pool.close()
+            process.discard()
+            raise
+        sys.setswitchinterval(min(self._usual_switch_s, _SWITCH_INTERVAL_S))
+        self._done: SimpleQueue[Done | BaseException] = SimpleQueue()
+        self._measuring = MeasuringThread(process, self._done.put)
+        self._at_work = 0  # started and not handed back
+        self._first_s: float | None = None  # when work was first started
+        self._closed = False
+        self._start_s = time.monotonic() - began_s
 
     @property
     def spec(self) -> DeviceSpec:
@@ -122,67 +109,71 @@ class LocalDevice:
         """
         for problem in problems:
             _refuse_unsupported(problem, self.spec)
-        self._process.prepare(problems)
+        self._measuring.prepare(problems)
 
-    def screen(self, problem: Problem, candidates: Sequence[Candidate]) -> Iterator[Trial]:
-        """Compile all ahead, measure each in turn; one trial a candidate, in order."""
-        compiling = [self._pool.submit(problem, candidate) for candidate in candidates]
-        try:
-            for candidate, future in zip(candidates, compiling, strict=True):
-                started = time.monotonic()
-                outcome = future.result()
-                if outcome.status is TrialStatus.OK:
-                    measured = self._process.screen(problem, candidate, self._best_us.get(problem))
-                else:
-                    measured = Measured(outcome.status, message=outcome.message)
-                trial = self._trial(problem, candidate, measured, Phase.SCREEN)
-                self._remember(trial)
-                yield replace(trial, compile_s=outcome.compile_s, elapsed_s=time.monotonic() - started)
-        finally:
-            for future in compiling:
-                future.cancel()
+    def start(self, work: Work, rank: int) -> None:
+        """Compile what the work needs, then measure it."""
+        task = Task(work, rank, [None] * len(work.candidates))
+        self._at_work += 1
+        if self._first_s is None:
+            self._first_s = time.monotonic()
+        for place, candidate in enumerate(work.candidates):
+            future = self._pool.submit(CompileRequest(self.spec, work.problem, candidate), rank)
+            future.add_done_callback(partial(self._compiled, task, place))
 
-    def finals(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Trial]:
-        """Re-time candidates interleaved on fresh inputs; one trial a candidate, in order."""
-        started = time.monotonic()
-        outcomes = [future.result() for future in [self._pool.submit(problem, c) for c in candidates]]
-        runnable = [c for c, outcome in zip(candidates, outcomes, strict=True) if outcome.status is TrialStatus.OK]
-        measured = iter(self._process.finals(problem, runnable) if runnable else [])
-        elapsed_s = (time.monotonic() - started) / max(1, len(candidates))
-        trials = []
-        for candidate, outcome in zip(candidates, outcomes, strict=True):
-            compiled = outcome.status is TrialStatus.OK
-            result = next(measured) if compiled else Measured(outcome.status, message=outcome.message)
-            trial = self._trial(problem, candidate, result, Phase.FINAL)
-            trials.append(replace(trial, compile_s=outcome.compile_s, elapsed_s=elapsed_s))
-        return trials
+    def _compiled(self, task: Task, place: int, future: Future[CompileOutcome]) -> None:
+        """Called in the pool's thread, or at once for what is known."""
+        if future.cancelled():  # the pool was closed
+            return
+        error = future.exception()
+        if error is not None:
+            self._done.put(error)
+        elif task.compiled(place, future.result()):
+            self._measuring.add(task)
+
+    def next_done(self) -> Done:
+        """Wait for the next finished work.
+
+        Raises:
+            InputError: the compiler's packages are missing.
+            IncompleteRunError: the GPU is gone, or compile processes cannot be started.
+            RuntimeError: nothing is at work, or this package has a mistake.
+        """
+        if not self._at_work:
+            raise RuntimeError("nothing was started")
+        done = self._done.get()
+        if isinstance(done, BaseException):
+            raise done
+        self._at_work -= 1
+        return done
+
+    def clock(self) -> DeviceClock:
+        """Where the time went so far."""
+        pool, gpu = self._pool.clock(), self._measuring.clock()
+        since_first_s = gpu.last_s - (self._first_s or gpu.last_s)
+        return DeviceClock(
+            start_s=self._start_s,
+            screening_s=gpu.screening_s,
+            finals_s=gpu.finals_s,
+            idle_s=max(0.0, since_first_s - gpu.screening_s - gpu.finals_s),
+            compiling_s=pool.busy_s,
+            compilations=pool.compilations,
+            compile_workers=pool.workers,
+        )
 
     def warnings(self) -> list[str]:
-        """What a person should know of this GPU as it is, and what slowed it down so far."""
-        slowed = [sentence for label, sentence in _LABEL_WARNINGS.items() if label in self._labels]
-        return self._process.warnings() + slowed
+        """What a person should know of this GPU as it is, unless it is at work, and what slowed it down so far."""
+        slowed = [sentence for label, sentence in _LABEL_WARNINGS.items() if label in self._measuring.labels]
+        return ([] if self._at_work else self._measuring.warnings()) + slowed
 
     def close(self) -> None:
         """End all processes and trim the compiler's cache. Safe to call twice."""
         self._pool.close()
-        self._process.discard()
+        self._measuring.close()
+        if not self._closed:
+            sys.setswitchinterval(self._usual_switch_s)
+            self._closed = True
         prune(self._cache_dir)
-
-    def _remember(self, trial: Trial) -> None:
-        if trial.status is TrialStatus.OK and trial.time_us is not None:
-            self._best_us[trial.problem] = min(trial.time_us, self._best_us.get(trial.problem, trial.time_us))
-
-    def _trial(self, problem: Problem, candidate: Candidate, measured: Measured, phase: Phase) -> Trial:
-        self._labels.update(measured.labels)
-        return Trial(
-            problem=problem,
-            candidate=candidate,
-            status=measured.status,
-            phase=phase,
-            samples_us=measured.samples_us,
-            message=measured.message,
-            labels=measured.labels,
-        )
 
 
 def _refuse_unsupported(problem: Problem, spec: DeviceSpec) -> None:

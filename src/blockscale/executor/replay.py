@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import count, groupby
 
 from blockscale.errors import InputError
-from blockscale.executor.base import APPROXIMATE
+from blockscale.executor.base import APPROXIMATE, DeviceClock, Done, Work
 from blockscale.executor.cost import measuring_s
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import Candidate, Environment, Kernel, Phase, Problem, TileConfig, Trial, TrialStatus
@@ -34,8 +35,8 @@ class ReplayDevice:
 
     Configs compare in canonical form, so every spelling of one launch has the recorded time. Where several recorded
     configs are one launch, the answer is the row recorded under the canonical spelling, else the one with the lowest
-    median, else the first of the file; of several rows under one spelling the last counts. ``finals`` gives the trials
-    recorded as finals, where there are none those of the screening.
+    median, else the first of the file; of several rows under one spelling the last counts. A comparison gives the
+    trials recorded as finals, where there are none those of the screening.
 
     A Hopper config without SWAP_AB and SPLIT_K is the plain kernel's. Where the asked kernel was not measured on the
     problem but one akin to it was, that one's times are given, labelled ``approximate``.
@@ -50,6 +51,9 @@ class ReplayDevice:
         self._said: set[str] = set()
         self._unsaid: list[str] = []
         self._environment = replace(recording.environment, kernel_hash=f"recording-{recording.digest}")
+        self._waiting: list[tuple[int, int, Work]] = []
+        self._order = count()
+        self._clock = DeviceClock(recorded=True)
 
     @property
     def spec(self) -> DeviceSpec:
@@ -74,16 +78,23 @@ class ReplayDevice:
             for kernel in self._recording.kernels(problem):
                 self._of(problem, kernel)
 
-    def screen(self, problem: Problem, candidates: Sequence[Candidate]) -> Iterator[Trial]:
-        """One recorded trial per candidate, in order."""
-        self.prepare([problem])
-        for candidate in candidates:
-            yield self._answer(problem, candidate, Phase.SCREEN)
+    def start(self, work: Work, rank: int) -> None:
+        """Keep the work for ``next_done``."""
+        self.prepare([work.problem])
+        heapq.heappush(self._waiting, (rank, next(self._order), work))
 
-    def finals(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Trial]:
-        """One recorded trial per candidate, in order."""
-        self.prepare([problem])
-        return [self._answer(problem, candidate, Phase.FINAL) for candidate in candidates]
+    def next_done(self) -> Done:
+        """Answer what is first by rank, then by order of start."""
+        if not self._waiting:
+            raise RuntimeError("nothing was started")
+        _, _, work = heapq.heappop(self._waiting)
+        trials = tuple(self._answer(work.problem, candidate, work.phase) for candidate in work.candidates)
+        self._count(trials)
+        return Done(work, trials)
+
+    def clock(self) -> DeviceClock:
+        """Sums over what was answered, as recorded."""
+        return self._clock
 
     def warnings(self) -> list[str]:
         """Warnings since the last call; each is given once."""
@@ -112,15 +123,26 @@ class ReplayDevice:
             self._warn(f"The recording holds approximate times of kernel {kernel}.")
         # Finals run what screening compiled.
         compile_s = recorded.compile_s if recorded.phase is phase else 0.0
-        timing_s = measuring_s(problem) if recorded.status is not TrialStatus.ILLEGAL else 0.0
+        estimated_s = measuring_s(problem) if recorded.status is not TrialStatus.ILLEGAL else 0.0
         recorded_s = recorded.elapsed_s if recorded.phase is phase else 0.0
         return replace(
             recorded,
             candidate=candidate,
             phase=phase,
             compile_s=compile_s,
-            elapsed_s=recorded_s or compile_s + timing_s,
+            elapsed_s=recorded_s or estimated_s,
             labels=tuple(dict.fromkeys((*recorded.labels, *labels))),
+        )
+
+    def _count(self, trials: Sequence[Trial]) -> None:
+        clock = self._clock
+        screening_s = sum(t.elapsed_s for t in trials if t.phase is Phase.SCREEN)
+        self._clock = replace(
+            clock,
+            screening_s=clock.screening_s + screening_s,
+            finals_s=clock.finals_s + sum(t.elapsed_s for t in trials) - screening_s,
+            compiling_s=clock.compiling_s + sum(t.compile_s for t in trials),
+            compilations=clock.compilations + sum(t.compile_s > 0 for t in trials),
         )
 
     def _launch(self, problem: Problem, candidate: Candidate) -> tuple[Kernel, TileConfig]:

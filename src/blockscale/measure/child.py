@@ -69,7 +69,7 @@ class ChildTarget:
 
 
 class Child:
-    """One process. Not thread-safe: one owner sends and receives."""
+    """One process. Not thread-safe but for ``strike``: one owner sends and receives."""
 
     def __init__(self, target: ChildTarget) -> None:
         self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115 -- lives as long as the child
@@ -162,11 +162,15 @@ class Child:
         """Whether the process runs."""
         return self._process.poll() is None
 
+    def strike(self) -> None:
+        """Kill the process from any thread: its owner hears of it as of any death."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
     def kill(self) -> None:
         """End the process and what it started, now. Safe to call twice."""
         if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+            self.strike()
             # A process stuck in the GPU driver cannot be reaped; it holds nothing that we still need.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_REAP_S)

@@ -6,13 +6,14 @@ compile with the same argument types, so their cache keys are equal.
 
 from __future__ import annotations
 
+import heapq
 import logging
 import os
 import time
-from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from multiprocessing.connection import Pipe, wait
 from pathlib import Path
 from threading import Lock, Thread
@@ -26,24 +27,46 @@ log = logging.getLogger(__name__)
 
 GPU_EXTRA_HINT = 'pip install "blockscale[gpu]"'
 _MAX_FAILED_STARTS = 3
+_NICENESS = 5
 _OS_ERRORS = ("OSError", "PermissionError", "FileNotFoundError", "BlockingIOError", "NotADirectoryError")
 
 
 @dataclass(frozen=True)
 class CompileOutcome:
-    """How one compilation ended: ``status`` is OK or the trial's failure. ``compile_s`` is 0 where nothing was done."""
+    """How one compilation ended: ``status`` is OK or the trial's failure. ``compile_s`` is 0 where nothing was done.
+
+    ``code`` is a digest of all that the GPU gets to run; empty where nothing was compiled.
+    """
 
     status: TrialStatus
     message: str = ""
     compile_s: float = 0.0
+    code: str = ""
 
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """What a compile process needs to know; ``cache_dir`` is absolute."""
+    """What a compile process needs to know to start; ``cache_dir`` is absolute."""
+
+    cache_dir: Path
+
+
+@dataclass(frozen=True)
+class CompileRequest:
+    """One candidate to compile for a device. All requests of a pool are for one device."""
 
     spec: DeviceSpec
-    cache_dir: Path
+    problem: Problem
+    candidate: Candidate
+
+
+@dataclass(frozen=True)
+class PoolClock:
+    """What a pool has done: compilations, and the seconds they took summed over its ``workers``."""
+
+    workers: int
+    compilations: int
+    busy_s: float
 
 
 @dataclass(frozen=True)
@@ -85,9 +108,9 @@ def compile_key(problem: Problem, candidate: Candidate) -> tuple[object, ...]:
 
 @dataclass
 class _Job:
-    problem: Problem
-    candidate: Candidate
+    request: CompileRequest
     future: Future[CompileOutcome]
+    rank: int
 
 
 @dataclass
@@ -100,45 +123,61 @@ class _Worker:
 
 
 class CompilePool:
-    """Compiles what is submitted, in order, on several processes. Thread-safe; one thread manages the processes.
+    """Compiles what is submitted, the lowest rank first, on several processes.
 
-    Processes start with the first job. Results are remembered by `compile_key`, so that a config which several
-    problems share is compiled once.
+    Thread-safe; one thread manages the processes. They start with the first job, or all at once with ``warm``. Results
+    are remembered by `compile_key`, so that a config which several problems share is compiled once.
     """
 
     def __init__(self, options: CompileOptions, settings: PoolSettings | None = None) -> None:
         self._options = options
         self._settings = settings or PoolSettings()
-        self._queue: deque[_Job] = deque()
-        self._known: dict[tuple[object, ...], Future[CompileOutcome]] = {}
+        self._queue: list[tuple[int, int, _Job]] = []  # a heap by rank, then order; a job may stand in it twice
+        self._order = count()
+        self._known: dict[tuple[object, ...], _Job] = {}
         self._lock = Lock()
         self._wake_read, self._wake_write = Pipe(duplex=False)
         self._workers: list[_Worker] = []
         self._failed_starts = 0
         self._closing = False
         self._thread: Thread | None = None
+        self._to_warm = 0
+        self._compilations = 0
+        self._busy_s = 0.0
 
-    def submit(self, problem: Problem, candidate: Candidate) -> Future[CompileOutcome]:
+    def warm(self) -> None:
+        """Start all processes now, so that they have imported the compiler when the first job comes."""
+        with self._lock:
+            self._to_warm = self._settings.workers
+            self._start_manager()
+        self._wake()
+
+    def submit(self, request: CompileRequest, rank: int = 0) -> Future[CompileOutcome]:
         """Queue one compilation. A future cancelled before its turn costs nothing.
 
-        The future raises ``InputError`` when the compiler's packages are missing and ``IncompleteRunError`` when
-        compile processes cannot be started.
+        What is queued already for another problem comes as early as the lower of both ranks says. The future raises
+        ``InputError`` when the compiler's packages are missing and ``IncompleteRunError`` when compile processes cannot
+        be started.
         """
-        key = compile_key(problem, candidate)
+        key = compile_key(request.problem, request.candidate)
         with self._lock:
             if self._closing:
                 raise RuntimeError("the compile pool is closed")
             known = self._known.get(key)
-            if known is not None and not known.cancelled():
-                return _already(known)
-            future: Future[CompileOutcome] = Future()
-            self._known[key] = future
-            self._queue.append(_Job(problem, candidate, future))
-            if self._thread is None:
-                self._thread = Thread(target=self._manage, name="blockscale-compile-pool", daemon=True)
-                self._thread.start()
+            if known is not None and not known.future.cancelled():
+                if rank < known.rank and not known.future.running() and not known.future.done():
+                    self._enqueue(known, rank)
+                return _shared(known.future)
+            job = _Job(request, Future(), rank)
+            self._known[key] = job
+            self._enqueue(job, rank)
+            self._start_manager()
         self._wake()
-        return future
+        return job.future
+
+    def clock(self) -> PoolClock:
+        """What was done so far."""
+        return PoolClock(self._settings.workers, self._compilations, self._busy_s)
 
     def close(self) -> None:
         """Stop at once: running compilations are killed, queued ones cancelled. Safe to call twice."""
@@ -148,6 +187,15 @@ class CompilePool:
         self._wake()
         if thread is not None:
             thread.join()
+
+    def _enqueue(self, job: _Job, rank: int) -> None:
+        job.rank = rank
+        heapq.heappush(self._queue, (rank, next(self._order), job))
+
+    def _start_manager(self) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._manage, name="blockscale-compile-pool", daemon=True)
+            self._thread.start()
 
     def _wake(self) -> None:
         with suppress(OSError):
@@ -169,8 +217,9 @@ class CompilePool:
     def _next_job(self) -> _Job | None:
         with self._lock:
             while self._queue:
-                job = self._queue.popleft()
-                if job.future.set_running_or_notify_cancel():
+                _, _, job = heapq.heappop(self._queue)
+                taken_before = job.future.running() or job.future.done()
+                if not taken_before and job.future.set_running_or_notify_cancel():
                     return job
         return None
 
@@ -179,13 +228,14 @@ class CompilePool:
             if worker.ready and worker.job is None and (job := self._next_job()) is not None:
                 worker.job = job
                 worker.deadline = time.monotonic() + self._settings.time_limit_s
-                worker.child.send((job.problem, job.candidate))
+                worker.child.send(job.request)
         starting = sum(not worker.ready for worker in self._workers)
         with self._lock:
-            waiting = len(self._queue)
+            wanted = max(self._to_warm, len(self._queue) - starting)
+            self._to_warm = 0
         if self._failed_starts >= _MAX_FAILED_STARTS and self._workers:
             return  # memory is short, say: those that run carry on alone
-        for _ in range(min(self._settings.workers - len(self._workers), waiting - starting)):
+        for _ in range(min(self._settings.workers - len(self._workers), wanted)):
             self._workers.append(self._start())
 
     def _start(self) -> _Worker:
@@ -193,6 +243,8 @@ class CompilePool:
         blind = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), "")
         environment = {**blind, "TRITON_CACHE_DIR": str(self._options.cache_dir), "OMP_NUM_THREADS": "1"}
         child = Child(ChildTarget(self._settings.function, self._options, environment))
+        with suppress(OSError):  # the measuring process must never wait for a CPU
+            os.setpriority(os.PRIO_PROCESS, child.pid, _NICENESS)
         return _Worker(child, time.monotonic() + self._settings.start_limit_s)
 
     def _wait(self) -> None:
@@ -217,6 +269,8 @@ class CompilePool:
             return
         limit_s = self._settings.time_limit_s
         spent_s = time.monotonic() - (worker.deadline - limit_s)
+        self._compilations += 1
+        self._busy_s += spent_s
         try:
             outcome = worker.child.receive(0.0)
         except ChildTimeoutError:
@@ -262,11 +316,11 @@ class CompilePool:
     def _fail_all(self, error: BlockscaleError | None) -> None:
         """Give every unfinished future this error, or cancel it."""
         with self._lock:
-            jobs = [*self._queue, *(worker.job for worker in self._workers if worker.job)]
+            jobs = [*(job for _, _, job in self._queue), *(worker.job for worker in self._workers if worker.job)]
             self._queue.clear()
-            unfinished = [job.future for job in jobs if not job.future.done()]
-            self._known = {key: future for key, future in self._known.items() if future not in unfinished}
-        for future in unfinished:
+            unfinished = {id(job): job.future for job in jobs if not job.future.done()}
+            self._known = {key: job for key, job in self._known.items() if id(job) not in unfinished}
+        for future in unfinished.values():
             if error is not None:
                 with suppress(Exception):  # cancelled meanwhile
                     future.set_exception(error)
@@ -274,10 +328,19 @@ class CompilePool:
                 future.set_exception(IncompleteRunError("the compile pool was closed"))
 
 
-def _already(known: Future[CompileOutcome]) -> Future[CompileOutcome]:
-    """The future itself while it is unfinished; once done, its result at no cost."""
-    if not known.done() or known.exception() is not None:
-        return known
-    free: Future[CompileOutcome] = Future()
-    free.set_result(replace(known.result(), compile_s=0.0))
-    return free
+def _shared(known: Future[CompileOutcome]) -> Future[CompileOutcome]:
+    """A future that ends as ``known`` does, at no cost."""
+    shared: Future[CompileOutcome] = Future()
+
+    def hand_on(done: Future[CompileOutcome]) -> None:
+        if done.cancelled():
+            shared.cancel()
+        elif shared.set_running_or_notify_cancel():
+            error = done.exception()
+            if error is not None:
+                shared.set_exception(error)
+            else:
+                shared.set_result(replace(done.result(), compile_s=0.0))
+
+    known.add_done_callback(hand_on)
+    return shared

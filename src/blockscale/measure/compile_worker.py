@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from blockscale.hardware import DeviceSpec
 from blockscale.measure.classify import classify, raised_by_us
 from blockscale.measure.compile_cache import drop_unreadable
-from blockscale.measure.compile_pool import CompileOptions, CompileOutcome
-from blockscale.problem import Candidate, Problem, TrialStatus
+from blockscale.measure.compile_pool import CompileOptions, CompileOutcome, CompileRequest
+from blockscale.problem import TrialStatus
 
 log = logging.getLogger(__name__)
-
-CompileRequest = tuple[Problem, Candidate]
 
 
 def over_limit(metadata: Any, spec: DeviceSpec) -> str:
@@ -33,17 +33,26 @@ def over_limit(metadata: Any, spec: DeviceSpec) -> str:
     return ""
 
 
+def code_digest(compiled: Sequence[Any]) -> str:
+    """Short digest of the machine code of Triton's compiled kernels, in launch order, and of how each is launched."""
+    digest = hashlib.sha256()
+    for kernel in compiled:
+        binary = next(kernel.asm[form] for form in ("cubin", "hsaco") if form in kernel.asm)
+        launch = [getattr(kernel.metadata, name, None) for name in ("name", "shared", "num_warps", "num_ctas")]
+        digest.update(f"{launch} {len(binary)} ".encode() + binary)
+    return digest.hexdigest()[:32]
+
+
 def open_compiler(options: CompileOptions) -> Callable[[CompileRequest], CompileOutcome]:
-    """Set Triton up for the device's architecture without a driver; returns the function that compiles."""
+    """Import the compiler, without a driver; returns the function that compiles for the device of its first request."""
     from blockscale.kernels.compile_only import offline_target
     from blockscale.kernels.launch import warm_up
 
-    spec = options.spec
-    offline_target(spec.arch)
-
-    def attempt(problem: Problem, candidate: Candidate) -> CompileOutcome:
+    def attempt(request: CompileRequest) -> CompileOutcome:
+        spec = request.spec
+        offline_target(spec.arch)
         try:
-            compiled = warm_up(problem, candidate, spec.fp8_format)
+            compiled = warm_up(request.problem, request.candidate, spec.fp8_format)
         except (json.JSONDecodeError, OSError):  # the cache or the disk, not the candidate
             raise
         except Exception as error:
@@ -54,19 +63,19 @@ def open_compiler(options: CompileOptions) -> Callable[[CompileRequest], Compile
         reasons = [reason for kernel in compiled if (reason := over_limit(kernel.metadata, spec))]
         if reasons:
             return CompileOutcome(TrialStatus.OUT_OF_RESOURCES, reasons[0])
-        return CompileOutcome(TrialStatus.OK)
+        return CompileOutcome(TrialStatus.OK, code=code_digest(compiled))
 
     def compile_one(request: CompileRequest) -> CompileOutcome:
         started = time.perf_counter()
         try:
-            outcome = attempt(*request)
+            outcome = attempt(request)
         except json.JSONDecodeError:  # a cache entry that a crash or a full disk left half written
             dropped = drop_unreadable(options.cache_dir)
             log.warning("dropped %d unreadable entries of the compiler's cache", dropped)
             try:
-                outcome = attempt(*request)
+                outcome = attempt(request)
             except json.JSONDecodeError as error:
                 outcome = CompileOutcome(TrialStatus.COMPILE_ERROR, f"JSONDecodeError: {error}")
-        return CompileOutcome(outcome.status, outcome.message, time.perf_counter() - started)
+        return replace(outcome, compile_s=time.perf_counter() - started)
 
     return compile_one

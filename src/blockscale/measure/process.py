@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from threading import Event
+from typing import Any, TypeAlias
 
 from blockscale.errors import BlockscaleError, IncompleteRunError, InputError
 from blockscale.measure.child import Child, ChildDiedError, ChildError, ChildRaisedError, ChildTarget, ChildTimeoutError
 from blockscale.measure.classify import classify_text
 from blockscale.measure.compile_pool import GPU_EXTRA_HINT
 from blockscale.measure.protocol import Describe, Description, Finals, Measured, Prepare, Screen, Warnings
-from blockscale.problem import Candidate, Phase, Problem, TrialStatus
+from blockscale.problem import Phase, Problem, TrialStatus
 
 log = logging.getLogger(__name__)
+
+# Of each finalist None where it was not reached; None of all where the process was lost and nobody knows with which.
+_Finalists: TypeAlias = list[Measured | None] | None
 
 NO_GPU = (
     "no GPU is visible to torch on this machine: tune on one that has a CUDA or ROCm GPU, or try everything out on "
@@ -47,25 +52,38 @@ def start_error(error: ChildError) -> BlockscaleError:
 
 
 class MeasuringProcess:
-    """One GPU's measuring process. What a candidate does to it comes back as a `Measured`; nothing else is lost."""
+    """One GPU's measuring process. What a candidate does to it comes back as a `Measured`; nothing else is lost.
+
+    Requests may be sent ahead, so that the process has the next one when it has answered the last. It takes them in
+    order, so whatever breaks it is the oldest one's doing: that one is answered for, the rest are sent to the next
+    process. One thread uses it at a time; ``stop`` may be called from any.
+    """
 
     def __init__(self, target: ChildTarget, limits: Limits) -> None:
         self._target = target
         self._limits = limits
         self._child: Child | None = None
         self._announced: tuple[Problem, ...] = ()
-        self._holds: tuple[Problem, Phase] | None = None  # what it has made inputs for
+        self._known: set[tuple[Problem, Phase]] = set()  # what this process has made inputs for
+        self._sent: deque[Screen | Finals] = deque()  # not answered yet
+        self._stopped = Event()
+
+    def start(self) -> Child:
+        """Begin to start the process; ``describe`` waits for it."""
+        self._child = Child(self._target)
+        return self._child
 
     def describe(self) -> Description:
-        """Start the process for the first time and ask what its GPU is.
+        """Wait until the process has started for the first time and ask what its GPU is.
 
         Raises:
             InputError: there is no GPU, or torch and Triton are missing.
             IncompleteRunError: the process does not start for another reason.
         """
+        child = self._child or self.start()
         try:
-            self._child = self._start()
-            description: Description = self._child.ask(Describe(), self._limits.start_s)
+            child.receive(self._limits.start_s)
+            description: Description = child.ask(Describe(), self._limits.start_s)
         except ChildError as error:
             self.discard()
             raise start_error(error) from error
@@ -88,28 +106,41 @@ class MeasuringProcess:
             raise IncompleteRunError(f"the measuring process was lost while preparing: {error}") from error
         self._announced = tuple(problems)
 
-    def screen(self, problem: Problem, candidate: Candidate, best_us: float | None) -> Measured:
-        """Verify and time one candidate; ``best_us`` is the best time so far."""
-        measured: Measured = self._measure(Screen(problem, candidate, best_us), self._limit_s(problem, Phase.SCREEN))
-        return measured
+    def send(self, request: Screen | Finals) -> None:
+        """Ask for a candidate to be verified and timed, or for several in interleaved rounds; answers come in order.
 
-    def finals(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Measured]:
-        """Time all in interleaved rounds. One that breaks the process is out and the others start again."""
-        measured = self._series(problem, candidates)
-        if measured is None:  # lost with several at hand: find out with whom
-            measured = [result for c in candidates for result in self._series(problem, [c]) or []]
-        elif not any(result is None or result.poisoned for result in measured):
-            return [result for result in measured if result is not None]
-        stay = [i for i, result in enumerate(measured) if result is None or result.status is TrialStatus.OK]
-        again: list[Measured] = []
-        if len(stay) < len(candidates) and stay:
-            again = self.finals(problem, [candidates[i] for i in stay])
-        redone = dict(zip(stay, again, strict=False))
-        kept = [redone.get(i, result) for i, result in enumerate(measured)]
-        return [result for result in kept if result is not None]
+        Raises:
+            IncompleteRunError: no process can be started any more.
+        """
+        self._running().send(request)
+        self._sent.append(request)
+
+    def receive(self) -> list[Measured]:
+        """The results of the oldest request sent, one for each of its candidates.
+
+        Of finalists, one that breaks the process is out and the others start again.
+
+        Raises:
+            IncompleteRunError: the GPU failed, or no process can be started any more.
+        """
+        request = self._sent[0]
+        answer = self._answer(request)
+        self._sent.popleft()
+        if isinstance(request, Screen):
+            return [answer]
+        measured = _by_finalist(request, answer)
+        if (whole := _whole(measured)) is not None:
+            return whole
+        later, self._sent = self._sent, deque()  # they wait until the culprit is found
+        try:
+            return self._without_culprit(request, measured)
+        finally:
+            self._sent = later
+            if self._child is not None:
+                self._send_again(self._child)
 
     def warnings(self) -> list[str]:
-        """Sentences about the GPU's present state."""
+        """Sentences about the GPU's present state; nothing may be unanswered."""
         try:
             said: list[str] = self._ask(Warnings(), self._limits.request_s) if self._child is not None else []
         except ChildError as error:
@@ -118,66 +149,94 @@ class MeasuringProcess:
         return said
 
     def discard(self) -> None:
-        """End the process. The next request starts another."""
+        """End the process. The next request starts another, which is sent what is not answered."""
         if self._child is not None:
             self._child.kill()
         self._child = None
-        self._holds = None
+        self._known.clear()
 
-    def _series(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Measured | None] | None:
-        """One interleaved series; None when the process was lost and it is unknown with which candidate."""
-        limit_s = self._limit_s(problem, Phase.FINAL) + len(candidates) * self._limits.final_s
-        answer = self._measure(Finals(problem, tuple(candidates)), limit_s)
-        if isinstance(answer, Measured):
-            return [answer] if len(candidates) == 1 else None
-        measured: list[Measured | None] = answer
-        if any(result is not None and result.poisoned for result in measured):
-            self.discard()
-        return measured
+    def stop(self) -> None:
+        """Kill the process for good, from whatever thread: who waits for it is told, and no other one starts."""
+        self._stopped.set()
+        child = self._child
+        if child is not None:
+            child.strike()
 
-    def _measure(self, request: Screen | Finals, limit_s: float) -> Any:
-        """The child's answer; a `Measured` that says how the child was lost where it was."""
+    def _without_culprit(self, request: Finals, measured: _Finalists) -> list[Measured]:
+        """Results of finalists, those that break the process apart from the others."""
+        if (whole := _whole(measured)) is not None:
+            return whole
+        if measured is None:
+            alone = [self._series(Finals(request.problem, (c,))) for c in request.candidates]
+            measured = [result for results in alone for result in results or []]
+        stay = [i for i, result in enumerate(measured) if result is None or result.status is TrialStatus.OK]
+        again: list[Measured] = []
+        if len(stay) < len(measured) and stay:
+            rest = Finals(request.problem, tuple(request.candidates[i] for i in stay))
+            again = self._without_culprit(rest, self._series(rest))
+        redone = dict(zip(stay, again, strict=False))
+        kept = [redone.get(i, result) for i, result in enumerate(measured)]
+        return [result for result in kept if result is not None]
+
+    def _series(self, request: Finals) -> _Finalists:
+        """One interleaved series."""
+        self._running().send(request)
+        return _by_finalist(request, self._answer(request))
+
+    def _answer(self, request: Screen | Finals) -> Any:
+        """The child's answer to its oldest request; a `Measured` that says how the child was lost where it was."""
+        limit_s = self._limit_s(request)
         try:
-            answer = self._ask(request, limit_s)
+            answer = self._receive(self._running(), limit_s)
         except ChildTimeoutError:
             return Measured(TrialStatus.TIMEOUT, message=f"no result within {limit_s:g} s; the process was replaced")
         except ChildDiedError as error:
             return Measured(TrialStatus.WORKER_DIED, message=f"the measuring process {error}")
         except ChildRaisedError as error:
             raise self._broken(error) from error
-        if isinstance(answer, Measured) and answer.poisoned:
+        self._known.add(_inputs_of(request))
+        if any(result is not None and result.poisoned for result in (answer if isinstance(answer, list) else [answer])):
             self.discard()
         return answer
 
-    def _limit_s(self, problem: Problem, phase: Phase) -> float:
-        return self._limits.request_s if self._holds == (problem, phase) else self._limits.first_of_problem_s
+    def _limit_s(self, request: Screen | Finals) -> float:
+        known = _inputs_of(request) in self._known
+        limit_s = self._limits.request_s if known else self._limits.first_of_problem_s
+        return limit_s + len(request.candidates) * self._limits.final_s if isinstance(request, Finals) else limit_s
 
     def _ask(self, request: Any, limit_s: float) -> Any:
-        """Send a request to the process, starting one where there is none.
+        """Send a request that is no measurement and wait for its answer; nothing may be unanswered.
 
         Raises:
             ChildError: no answer; a child that died or hung has been discarded.
             IncompleteRunError: no process can be started any more.
         """
         child = self._running()
+        child.send(request)
+        return self._receive(child, limit_s)
+
+    def _receive(self, child: Child, limit_s: float) -> Any:
         try:
-            answer = child.ask(request, limit_s)
+            return child.receive(limit_s)
         except ChildRaisedError:
             raise
         except BaseException:  # after Ctrl-C, too: its late answer would be taken for the next request's
             self.discard()
             raise
-        if isinstance(request, Screen | Finals):
-            self._holds = (request.problem, Phase.SCREEN if isinstance(request, Screen) else Phase.FINAL)
-        return answer
 
     def _running(self) -> Child:
         failed = 0
         while self._child is None:
+            if self._stopped.is_set():
+                raise IncompleteRunError("measuring was stopped")
             try:
-                self._child = self._start()
+                child = self.start()
+                if self._stopped.is_set():  # since the question above
+                    child.strike()
+                child.receive(self._limits.start_s)
                 if self._announced:
-                    self._child.ask(Prepare(self._announced), self._limits.first_of_problem_s)
+                    child.ask(Prepare(self._announced), self._limits.first_of_problem_s)
+                self._send_again(child)
             except ChildError as error:
                 self.discard()
                 failed += 1
@@ -189,14 +248,9 @@ class MeasuringProcess:
                     ) from error
         return self._child
 
-    def _start(self) -> Child:
-        child = Child(self._target)
-        try:
-            child.receive(self._limits.start_s)
-        except BaseException:
-            child.kill()
-            raise
-        return child
+    def _send_again(self, child: Child) -> None:
+        for request in self._sent:
+            child.send(request)
 
     def _broken(self, error: ChildRaisedError) -> Exception:
         """What an exception outside of any candidate means: the GPU failed, or this package has a mistake."""
@@ -205,3 +259,23 @@ class MeasuringProcess:
             return IncompleteRunError(f"the GPU failed: {error}. The same command goes on from here.")
         log.error("measuring process: %s", error.traceback)
         return RuntimeError(f"the measuring process raised {error}")
+
+
+def _inputs_of(request: Screen | Finals) -> tuple[Problem, Phase]:
+    """Which inputs a request needs: finals run on fresh ones."""
+    return request.problem, Phase.SCREEN if isinstance(request, Screen) else Phase.FINAL
+
+
+def _by_finalist(request: Finals, answer: Any) -> _Finalists:
+    """Results by finalist from whatever a series was answered with."""
+    if isinstance(answer, Measured):
+        return [answer] if len(request.candidates) == 1 else None
+    measured: list[Measured | None] = answer
+    return measured
+
+
+def _whole(measured: _Finalists) -> list[Measured] | None:
+    """The results, if every finalist has one that tells of it alone."""
+    if measured is None or any(result is None or result.poisoned for result in measured):
+        return None
+    return [result for result in measured if result is not None]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
-from blockscale.tuning.events import Event, FileWritten, Note, ProblemResult, RunStarted, RunSummary
+from blockscale.tuning.events import Event, FileWritten, Note, ProblemResult, RunStarted, RunSummary, TimeSpent
 
 
 def json_line(event: Event) -> str | None:
@@ -14,13 +15,15 @@ def json_line(event: Event) -> str | None:
     return None if record is None else json.dumps(record, ensure_ascii=False)
 
 
-def plain_line(event: FileWritten | Note) -> str:
-    """What was written or is worth knowing, as one line for a person."""
+def plain_line(event: FileWritten | Note | TimeSpent) -> str:
+    """What was written, is worth knowing or took how long, as one line for a person."""
     match event:
         case FileWritten():
             return f"wrote {event.path} ({len(event.keys)} batch sizes)"
         case Note():
             return f"{'warning' if event.warning else 'note'}: {event.text}"
+        case TimeSpent():
+            return _time_line(event)
 
 
 def _record(event: Event) -> dict[str, Any] | None:
@@ -38,10 +41,31 @@ def _record(event: Event) -> dict[str, Any] | None:
             return {"event": "file", "engine": event.engine, "path": str(event.path), "keys": list(event.keys)}
         case Note():
             return {"event": "warning" if event.warning else "note", "text": event.text}
+        case TimeSpent():
+            return _time(event)
         case RunSummary():
             return _summary(event)
         case _:
             return None
+
+
+def _time_line(event: TimeSpent) -> str:
+    clock = event.device
+    measuring = (
+        f"GPU {clock.measuring_s:.0f} s measuring (screens {clock.screening_s:.0f}, finals {clock.finals_s:.0f})"
+    )
+    if clock.recorded:
+        return f"Time: {event.wall_s:.0f} s; as recorded, {measuring}, compiling {clock.compiling_s:.0f} CPU s"
+    return (
+        f"Time: {event.wall_s:.0f} s: start {clock.start_s:.0f}, compiling {clock.compiling_s:.0f} CPU s on "
+        f"{clock.compile_workers} workers ({100 * event.compilers_busy:.0f}% busy), {measuring}, "
+        f"idle {clock.idle_s:.0f} s, search and store {event.computing_s:.0f} s"
+    )
+
+
+def _time(event: TimeSpent) -> dict[str, Any]:
+    clock = asdict(event.device)
+    return {"event": "time", "wall_s": event.wall_s, "computing_s": event.computing_s, **clock}
 
 
 def _problem(result: ProblemResult) -> dict[str, Any]:

@@ -15,7 +15,10 @@ from blockscale.tuning.events import Event, ProblemResult, ProblemStarted, RunSt
 
 @dataclass(frozen=True, slots=True)
 class ProgressView:
-    """One glance at a run. Times in µs and seconds; ``left_s`` is None before the first problem is done."""
+    """One glance at a run. Times in µs and seconds; ``left_s`` is None before the first problem is done.
+
+    ``problem`` is the one that was heard of last, with what is known of it; ``under_way`` counts all that have begun.
+    """
 
     device: str
     engine: str
@@ -23,11 +26,23 @@ class ProgressView:
     tried: int
     best_us: float | None
     baseline_us: float | None
+    under_way: int
     done: int
     total: int
     elapsed_s: float
     left_s: float | None
     approximate: bool
+
+
+@dataclass(slots=True)
+class _Standing:
+    """How a problem under way stands."""
+
+    engine: str
+    problem: Problem | None
+    tried: int = 0
+    best_us: float | None = None
+    baseline_us: float | None = None
 
 
 class Progress:
@@ -40,10 +55,8 @@ class Progress:
         self._done_cost_s = 0.0
         self._device = ""
         self._total = engines * len(expected)
-        self._now: ProblemStarted | None = None
-        self._tried = 0
-        self._best_us: float | None = None
-        self._baseline_us: float | None = None
+        self._last: _Standing | None = None
+        self._under_way: dict[tuple[str, Problem], _Standing] = {}
         self.results: list[ProblemResult] = []
         self.approximate: set[str] = set()
 
@@ -53,15 +66,17 @@ class Progress:
             case RunStarted():
                 self._device, self._total = event.device.name, event.problems
             case ProblemStarted():
-                self._now, self._tried, self._best_us, self._baseline_us = event, 0, None, None
+                self._last = self._under_way[event.engine, event.problem] = _Standing(event.engine, event.problem)
             case TrialFinished():
-                self._tried += 1
-                self._best_us, self._baseline_us = event.best_us, event.baseline_us
+                self._last = standing = self._under_way[event.engine, event.trial.problem]
+                standing.tried += 1
+                standing.best_us, standing.baseline_us = event.best_us, event.baseline_us
                 if APPROXIMATE in event.trial.labels:
                     self.approximate.add(event.engine)
             case ProblemResult():
                 self.results.append(event)
                 self._done_cost_s += measuring_s(event.problem)
+                self._under_way.pop((event.engine, event.problem), None)
             case _:
                 pass
 
@@ -71,19 +86,20 @@ class Progress:
         left_s = None
         if self._done_cost_s > 0:
             left_s = elapsed_s * max(self._total_cost_s - self._done_cost_s, 0.0) / self._done_cost_s
-        engine = self._now.engine if self._now else ""
+        last = self._last or _Standing("", None)
         return ProgressView(
             device=self._device,
-            engine=engine,
-            problem=self._now.problem if self._now else None,
-            tried=self._tried,
-            best_us=self._best_us,
-            baseline_us=self._baseline_us,
+            engine=last.engine,
+            problem=last.problem,
+            tried=last.tried,
+            best_us=last.best_us,
+            baseline_us=last.baseline_us,
+            under_way=len(self._under_way),
             done=len(self.results),
             total=self._total,
             elapsed_s=elapsed_s,
             left_s=left_s,
-            approximate=engine in self.approximate,
+            approximate=last.engine in self.approximate,
         )
 
     def result_line(self, result: ProblemResult, width: int | None = None) -> str:
@@ -120,10 +136,11 @@ def progress_lines(view: ProgressView) -> list[str]:
     if view.best_us and view.baseline_us:
         best += f" ({mark}{view.baseline_us / view.best_us:.2f}×)"
     left = "time left unknown yet" if view.left_s is None else f"about {format_seconds(view.left_s)} left"
+    done = f"{view.done} of {view.total} problems done, {view.under_way} under way"
     return [
         f"{view.engine} · {view.problem} on {view.device}",
         f"{best} · {count(view.tried, 'candidate')} tried",
-        f"{view.done} of {view.total} problems done · {format_seconds(view.elapsed_s)} · {left}",
+        f"{done} · {format_seconds(view.elapsed_s)} · {left}",
     ]
 
 

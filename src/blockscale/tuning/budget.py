@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from blockscale.executor.cost import measuring_s
 from blockscale.problem import Problem
@@ -29,21 +30,19 @@ class Allowance:
 
 
 class Budget:
-    """Splits the seconds of a run over its problems by expected cost; what one leaves over, the next ones get."""
+    """Splits the seconds of a run over its problems by expected cost; what one leaves over, later waves get."""
 
-    def __init__(self, seconds: float | None, problems: list[Problem]) -> None:
-        self._left_s = math.inf if seconds is None else seconds
+    def __init__(self, seconds: float | None, problems: Sequence[Problem]) -> None:
+        self._seconds = math.inf if seconds is None else seconds
         self._cost_ahead_s = sum(map(measuring_s, problems))
+        self._given: list[Allowance] = []
 
-    def allowance(self, problem: Problem) -> Allowance:
-        """The share of ``problem`` in what is left. Call in the order in which problems are tuned."""
-        if math.isinf(self._left_s):
-            return Allowance(math.inf)
-        cost_s = measuring_s(problem)
-        share = cost_s / self._cost_ahead_s if self._cost_ahead_s > 0 else 1.0
-        self._cost_ahead_s -= cost_s
-        return Allowance(max(self._left_s, 0.0) * min(share, 1.0))
-
-    def settle(self, allowance: Allowance) -> None:
-        """Take what was spent off what is left."""
-        self._left_s -= allowance.spent_s
+    def wave(self, problems: Sequence[Problem]) -> list[Allowance]:
+        """The shares of ``problems`` in what is left. Call when all that earlier calls gave is spent as it will be."""
+        left_s = max(self._seconds - sum(allowance.spent_s for allowance in self._given), 0.0)
+        costs_s = [measuring_s(problem) for problem in problems]
+        ahead_s = max(self._cost_ahead_s, sum(costs_s))
+        self._cost_ahead_s -= sum(costs_s)
+        allowances = [Allowance(left_s * (cost_s / ahead_s)) for cost_s in costs_s]
+        self._given += allowances
+        return allowances

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blockscale.executor.base import DeviceClock
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import Problem, Trial
 from blockscale.selection import Outcome
@@ -23,7 +24,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class ProblemStarted:
-    """A problem is being tuned; ``index`` counts from 1 over all engines."""
+    """A problem is being tuned, beside others; ``index`` is its place in the run's order, from 1 over all engines."""
 
     engine: str
     problem: Problem
@@ -74,6 +75,21 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeSpent:
+    """Where the time of a run went: ``wall_s`` with the device's start, ``computing_s`` in this process, in seconds."""
+
+    wall_s: float
+    computing_s: float
+    device: DeviceClock
+
+    @property
+    def compilers_busy(self) -> float:
+        """Share of the workers' time in which they compiled."""
+        available_s = self.device.compile_workers * self.wall_s
+        return self.device.compiling_s / available_s if available_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """How a run ended. ``files`` were written or found right; trials count candidates, screened or re-timed."""
 
@@ -84,5 +100,5 @@ class RunSummary:
     complete: bool
 
 
-Event = RunStarted | ProblemStarted | TrialFinished | ProblemResult | FileWritten | Note | RunSummary
+Event = RunStarted | ProblemStarted | TrialFinished | ProblemResult | FileWritten | Note | TimeSpent | RunSummary
 Observer = Callable[[Event], None]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 
-from blockscale.executor.base import Device
+from blockscale.executor.base import Device, Done, Work
 from blockscale.problem import Candidate, Environment, Phase, Problem, Trial, TrialStatus
 from blockscale.store import Store
 
@@ -17,34 +18,38 @@ class Ledger:
         self._device = device
         self.measured = 0
         self.reused = 0
+        self.waited_s = 0.0  # for the device, in seconds
 
     @property
     def environment(self) -> Environment:
         """The environment that all trials belong to."""
         return self._device.environment
 
-    def screen(self, problem: Problem, candidates: Sequence[Candidate]) -> Iterator[tuple[Trial, bool]]:
-        """Each candidate's screening trial, in order, with whether it was known before."""
-        known = {c: self._store.find(self.environment, problem, c, Phase.SCREEN) for c in candidates}
-        fresh = self._device.screen(problem, [c for c in candidates if known[c] is None])
-        for candidate in candidates:
-            trial = known[candidate]
-            if trial is not None:
-                self.reused += 1
-                yield trial, True
-            else:
-                trial = next(fresh)
-                self._store.add(self.environment, trial)
-                self.measured += trial.status is not TrialStatus.UNRECORDED
-                yield trial, False
+    def known_screening(self, problem: Problem, candidate: Candidate) -> Trial | None:
+        """The screening trial that the store holds of a candidate."""
+        known = self._store.find(self.environment, problem, candidate, Phase.SCREEN)
+        self.reused += known is not None
+        return known
 
-    def finals(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Trial]:
-        """The candidates' interleaved trials: those of one earlier comparison that held them all, else a new one."""
+    def known_comparison(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Trial] | None:
+        """The candidates' final trials, where the store holds them from one comparison."""
         known = self._store.find_comparison(self.environment, problem, candidates)
-        if known is not None:
-            self.reused += len(known)
-            return known
-        trials = self._device.finals(problem, candidates)
-        self._store.add_comparison(self.environment, trials)
-        self.measured += len(trials)
-        return trials
+        self.reused += len(known or ())
+        return known
+
+    def start(self, work: Work, rank: int) -> None:
+        """Have the device do what the store does not know."""
+        self._device.start(work, rank)
+
+    def next_done(self) -> Done:
+        """The next finished work; its trials are in the store."""
+        began = time.perf_counter()
+        done = self._device.next_done()
+        self.waited_s += time.perf_counter() - began
+        if done.work.phase is Phase.FINAL:
+            self._store.add_comparison(self.environment, done.trials)
+        else:
+            for trial in done.trials:
+                self._store.add(self.environment, trial)
+        self.measured += sum(t.status is not TrialStatus.UNRECORDED for t in done.trials)
+        return done

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 from blockscale.engines import Engine
-from blockscale.executor.base import Device
-from blockscale.problem import Candidate, Problem, TileConfig, Trial, TrialStatus
-from blockscale.search import Strategy, make_strategy
+from blockscale.hardware import DeviceSpec
+from blockscale.problem import Candidate, Phase, Problem, TileConfig, Trial, TrialStatus
+from blockscale.search import Knowledge, Strategy, StrategyName, make_strategy
 from blockscale.selection import Selection, SelectionRules, finalists, select
 from blockscale.space import Space
 from blockscale.tuning.baselines import Baseline
 from blockscale.tuning.budget import Allowance
 from blockscale.tuning.choice import chosen_entry
 from blockscale.tuning.events import Observer, ProblemResult, TrialFinished
-from blockscale.tuning.ledger import Ledger
 from blockscale.tuning.request import TuneRequest
 
-# Configs asked for at once: enough to keep a compile pool busy, few enough that the search learns between batches.
-_BATCH = 16
+# Configs asked for at once. Few enough that a search learns between batches, since many problems keep the compilers
+# busy; a search that learns nothing gets enough to do so alone.
+_BATCH: Mapping[StrategyName, int] = {"auto": 16, "random": 64, "exhaustive": 64}
 
 # When every finalist fails its second check, the next fastest are tried, so often.
 _FINAL_ROUNDS = 3
@@ -44,27 +45,35 @@ class Decision:
     final: Trial | None
 
 
-class ProblemTuner:
-    """Runs jobs one after the other against a device."""
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Candidates that a job wants tried: each for itself in screening, together in finals."""
 
-    def __init__(self, request: TuneRequest, device: Device, ledger: Ledger, observer: Observer) -> None:
+    phase: Phase
+    candidates: Sequence[Candidate]
+
+
+Answer: TypeAlias = tuple[Trial, bool]
+"""A trial, and whether the store knew it before."""
+
+Result = TypeVar("Result")
+Asking: TypeAlias = Generator[Ask, Sequence[Answer], Result]
+"""Yields what it wants tried and is sent the trials, in the order of the candidates; ends with a result."""
+
+
+class ProblemTuner:
+    """How a job goes. What it comes to depends on the trials alone, not on when those are made."""
+
+    def __init__(self, request: TuneRequest, spec: DeviceSpec, observer: Observer) -> None:
         self._request = request
-        self._device = device
-        self._ledger = ledger
+        self._spec = spec
         self._observe = observer
         self._rules = SelectionRules()
 
-    def tune(self, job: Job, allowance: Allowance) -> Decision:
-        """Search the job's space within ``allowance``, then decide among the finalists."""
-        space = job.engine.space(job.problem, self._device.spec)
-        screened: dict[Candidate, Trial] = {}
-        for trial, reused in self._screening(job, space, allowance, screened):
-            allowance.spend(trial.elapsed_s)
-            screened[trial.candidate] = trial
-            self._observe(
-                TrialFinished(job.engine.name, trial, reused, _best_us(screened), _time_of(job.baseline, screened))
-            )
-        finals = self._finals(job, screened, allowance)
+    def tune(self, job: Job, knowledge: Sequence[Knowledge], allowance: Allowance) -> Asking[Decision]:
+        """Search the job's space within ``allowance``, then re-time the finalists and choose among them."""
+        screened = yield from self._screening(job, knowledge, allowance)
+        finals = yield from self._finals(job, screened, allowance)
         selection = select(
             list(finals.values()), job.baseline.candidate, self._rules, overwrite=self._request.overwrite
         )
@@ -75,39 +84,50 @@ class ProblemTuner:
             entry=chosen_entry(job.engine, job.baseline, selection),
             time_us=selection.time_us,
             baseline_us=selection.baseline_us,
-            roofline_us=self._device.spec.roofline_us(job.problem),
+            roofline_us=self._spec.roofline_us(job.problem),
             reason=selection.reason,
             screened=len(screened),
         )
         return Decision(result, selection, finals.get(selection.winner) if selection.winner else None)
 
     def _screening(
-        self, job: Job, space: Space, allowance: Allowance, screened: Mapping[Candidate, Trial]
-    ) -> Iterator[tuple[Trial, bool]]:
-        """Trials of the baselines, then of what the strategy asks for, until it ends or the allowance is spent.
+        self, job: Job, knowledge: Sequence[Knowledge], allowance: Allowance
+    ) -> Asking[dict[Candidate, Trial]]:
+        """Trials of the baselines, then of what the strategy asks for, until it ends or the allowance is spent."""
+        space = job.engine.space(job.problem, self._spec)
+        screened: dict[Candidate, Trial] = {}
+        best_us: float | None = None
 
-        The caller puts each trial into ``screened`` before it asks for the next.
-        """
-        runnable: list[Candidate] = []
-        for candidate in job.baseline.candidates:
-            reason = space.reason(candidate.config)
-            if reason is None:
-                runnable.append(candidate)
-            else:
-                yield Trial(job.problem, candidate, TrialStatus.ILLEGAL, message=reason), False
-        yield from self._ledger.screen(job.problem, runnable)
-        strategy = self._strategy(job, space, [c.config for c in runnable])
-        while allowance.left_for_screening and (configs := strategy.ask(_BATCH)):
-            candidates = [Candidate(job.engine.kernel_for(job.problem, c, self._device.spec), c) for c in configs]
-            yield from self._ledger.screen(job.problem, [c for c in candidates if c not in screened])
+        def note(answers: Sequence[Answer]) -> None:
+            nonlocal best_us
+            for trial, reused in answers:
+                allowance.spend(trial.elapsed_s)
+                screened[trial.candidate] = trial
+                best_us = min((time for time in (best_us, trial.time_us) if time is not None), default=None)
+                baseline_us = _time_of(job.baseline, screened)
+                self._observe(TrialFinished(job.engine.name, trial, reused, best_us, baseline_us))
+
+        reasons = {c: space.reason(c.config) for c in job.baseline.candidates}
+        note([(Trial(job.problem, c, TrialStatus.ILLEGAL, message=r), False) for c, r in reasons.items() if r])
+        runnable = [c for c, reason in reasons.items() if reason is None]
+        note((yield Ask(Phase.SCREEN, runnable)))
+        strategy = self._strategy(job, space, [c.config for c in runnable], knowledge)
+        while allowance.left_for_screening and (configs := strategy.ask(_BATCH[self._request.search])):
+            candidates = [Candidate(job.engine.kernel_for(job.problem, c, self._spec), c) for c in configs]
+            note((yield Ask(Phase.SCREEN, [c for c in candidates if c not in screened])))
             for candidate in candidates:
                 strategy.tell(candidate.config, screened[candidate].time_us)
+        return screened
 
-    def _strategy(self, job: Job, space: Space, priors: list[TileConfig]) -> Strategy:
+    def _strategy(
+        self, job: Job, space: Space, priors: Sequence[TileConfig], knowledge: Sequence[Knowledge]
+    ) -> Strategy:
         r = self._request
-        return make_strategy(r.search, space, priors, r.trials, problem_seed(r.seed, job.problem))
+        return make_strategy(r.search, space, priors, r.trials, problem_seed(r.seed, job.problem), knowledge)
 
-    def _finals(self, job: Job, screened: dict[Candidate, Trial], allowance: Allowance) -> dict[Candidate, Trial]:
+    def _finals(
+        self, job: Job, screened: Mapping[Candidate, Trial], allowance: Allowance
+    ) -> Asking[dict[Candidate, Trial]]:
         """Final trials by candidate; a candidate that failed there is out, and further ones take the empty places."""
         left = dict(screened)
         finals: dict[Candidate, Trial] = {}
@@ -115,7 +135,7 @@ class ProblemTuner:
             chosen = finalists(left.values(), job.baseline.candidates, self._rules)
             if not chosen:
                 break
-            trials = {t.candidate: t for t in self._ledger.finals(job.problem, chosen)}
+            trials = {trial.candidate: trial for trial, _ in (yield Ask(Phase.FINAL, chosen))}
             for trial in trials.values():
                 allowance.spend(trial.elapsed_s)
             finals |= trials
@@ -132,10 +152,6 @@ def problem_seed(seed: int, problem: Problem) -> int:
     return int.from_bytes(digest[:8], "big")
 
 
-def _best_us(screened: dict[Candidate, Trial]) -> float | None:
-    return min((t.time_us for t in screened.values() if t.time_us is not None), default=None)
-
-
-def _time_of(baseline: Baseline, screened: dict[Candidate, Trial]) -> float | None:
+def _time_of(baseline: Baseline, screened: Mapping[Candidate, Trial]) -> float | None:
     trial = screened.get(baseline.candidate)
     return trial.time_us if trial else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,14 +17,14 @@ from blockscale.problem import Problem, WeightShape
 from blockscale.selection import Outcome
 from blockscale.store import Store
 from blockscale.tuning.baselines import baseline_of
-from blockscale.tuning.budget import Budget
-from blockscale.tuning.events import Note, Observer, ProblemStarted, RunStarted, RunSummary
+from blockscale.tuning.events import Note, Observer, RunStarted, RunSummary, TimeSpent
 from blockscale.tuning.files import FileWriter
 from blockscale.tuning.first_seen import FirstSeen
 from blockscale.tuning.ledger import Ledger
 from blockscale.tuning.one_problem import Decision, Job, ProblemTuner
+from blockscale.tuning.plan import in_order, sources
 from blockscale.tuning.request import TuneRequest, check_sizes
-from blockscale.tuning.schedule import longest_first
+from blockscale.tuning.scheduler import Scheduler
 from blockscale.tuning.target import check_targets
 
 log = logging.getLogger(__name__)
@@ -53,11 +54,10 @@ def run_tune(
     run.warn()
     try:
         with run.saving_what_is_finished():
-            for index, job in enumerate(run.jobs, start=1):
-                observer(ProblemStarted(job.engine.name, job.problem, index))
-                run.do(job)
+            run.decide_all()
     finally:
         run.warn()
+    observer(run.time_spent())
     summary = run.summary()
     observer(summary)
     return summary
@@ -94,13 +94,12 @@ class _Run:
         self._request = request
         self._device = device
         self._observe = observer
+        self._began_s = time.perf_counter()
         self._ledger = Ledger(store, device)
-        self._tuner = ProblemTuner(request, device, self._ledger, observer)
         first_seen = FirstSeen(store, request.run_key(device.environment))
         self._files = FileWriter(request, device, first_seen, observer)
         self.jobs = _jobs(request, engines, device, first_seen)
         self.renewed = tuple(first_seen.renewed)
-        self._budget = Budget(request.time_budget_s, [job.problem for job in self.jobs])
         self._decisions: dict[tuple[str, Problem], Decision] = {}
         self._warned: set[str] = set()
         self._open: dict[tuple[str, WeightShape], int] = defaultdict(int)
@@ -115,14 +114,17 @@ class _Run:
                 self._warned.add(text)
                 self._observe(Note(text, warning=True))
 
-    def do(self, job: Job) -> None:
-        """Tune one job, and write its weight's file if it was the last one open."""
-        allowance = self._budget.allowance(job.problem)
-        decision = self._tuner.tune(job, allowance)
-        self._budget.settle(allowance)
+    def decide_all(self) -> None:
+        """Tune every job, and write each weight's file when its last one is decided."""
+        tuner = ProblemTuner(self._request, self._device.spec, self._observe)
+        learns_from = sources([(job.engine.name, job.problem) for job in self.jobs])
+        scheduler = Scheduler(self.jobs, learns_from, tuner, self._ledger, self._observe, self._decided)
+        scheduler.run(self._request.time_budget_s)
+
+    def _decided(self, job: Job, decision: Decision) -> None:
+        weight = job.problem.shape.weight
         self._decisions[job.engine.name, job.problem] = decision
         self._observe(decision.result)
-        weight = job.problem.shape.weight
         self._open[job.engine.name, weight] -= 1
         if self._open[job.engine.name, weight] == 0:
             self._write(job.engine, weight)
@@ -149,6 +151,12 @@ class _Run:
         jobs = [j for j in self.jobs if j.engine is engine and j.problem.shape.weight == weight]
         self._files.write(engine, weight, [(j, self._decisions.get((engine.name, j.problem))) for j in jobs])
 
+    def time_spent(self) -> TimeSpent:
+        """Where the time went up to now."""
+        run_s = time.perf_counter() - self._began_s
+        clock = self._device.clock()
+        return TimeSpent(clock.start_s + run_s, run_s - self._ledger.waited_s, clock)
+
     def summary(self) -> RunSummary:
         """All rows in the order of the request, however the jobs ran."""
         results = tuple(
@@ -166,7 +174,7 @@ class _Run:
 
 
 def _jobs(request: TuneRequest, engines: Sequence[Engine], device: Device, first_seen: FirstSeen) -> list[Job]:
-    """Jobs weight by weight, the costliest first, so that a device keeps one weight's tensors at a time."""
+    """Jobs weight by weight, the costliest first: the order in which a device takes what waits, and files are done."""
     found = {}
     for engine in engines:
         for weight in request.weights:
@@ -177,6 +185,6 @@ def _jobs(request: TuneRequest, engines: Sequence[Engine], device: Device, first
     return [
         Job(engine, problem, baseline_of(engine, problem, device.spec, found[engine.name, weight]))
         for weight in costliest
-        for problem in longest_first(by_weight[weight])
+        for problem in in_order(by_weight[weight])
         for engine in engines
     ]

@@ -1,0 +1,93 @@
+"""What each problem of a run learns from, and the order that follows: all from the request, nothing from outcomes.
+
+Within one weight and engine the batch sizes form a tree over log2 M: the middle first, then the ends, then the middles
+of the gaps that are left; each learns from all earlier levels of its weight. Across weights, waves of 1, 2, 4, 8, …
+weights learn from the most similar weights of earlier waves at the nearest batch size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from blockscale.executor.cost import measuring_s
+from blockscale.problem import Problem, WeightShape
+
+_SIMILAR_WEIGHTS = 3
+
+
+def levels(batch_sizes: Sequence[int]) -> dict[int, int]:
+    """Level in the tree of each batch size: 0 is nearest to the geometric middle, 1 are the ends, then gaps halve."""
+    sizes = sorted(set(batch_sizes))
+    level = {_nearest(sizes, _middle(sizes[0], sizes[-1])): 0}
+    for end in (sizes[-1], sizes[0]):
+        level.setdefault(end, 1)
+    depth = 2
+    while len(level) < len(sizes):
+        for low, high in pairwise(sorted(level)):
+            between = [m for m in sizes if low < m < high]
+            if between:
+                level[_nearest(between, _middle(low, high))] = depth
+        depth += 1
+    return level
+
+
+def in_order(problems: Sequence[Problem]) -> list[Problem]:
+    """The problems of one weight, level by level, within a level the costliest first."""
+    level = levels([p.shape.M for p in problems])
+    return sorted(problems, key=lambda p: (level[p.shape.M], -measuring_s(p), p))
+
+
+def sources(jobs: Sequence[tuple[str, Problem]]) -> list[tuple[int, ...]]:
+    """For each (engine, problem) the indices of those that it learns from, the most akin first; all stand before it.
+
+    ``jobs`` are listed weight by weight, each weight's problems ``in_order``. The most akin is an earlier engine's job
+    of the same problem, then come the own weight's, then those of other weights.
+    """
+    index = {job: i for i, job in enumerate(jobs)}
+    weights = list(dict.fromkeys(problem.shape.weight for _, problem in jobs))
+    wave = {weight: math.floor(math.log2(i + 1)) for i, weight in enumerate(weights)}
+    by_file: dict[tuple[str, WeightShape], list[Problem]] = {}
+    for engine, problem in jobs:
+        by_file.setdefault((engine, problem.shape.weight), []).append(problem)
+    level = {file: levels([p.shape.M for p in problems]) for file, problems in by_file.items()}
+
+    def of(engine: str, problem: Problem) -> tuple[int, ...]:
+        weight, m = problem.shape.weight, problem.shape.M
+        own = level[engine, weight]
+        similar = [w for w in weights if wave[w] < wave[weight] and (engine, w) in level]
+        similar = sorted(similar, key=lambda w: _distance(w, weight))[:_SIMILAR_WEIGHTS]
+        akin = [(other, problem) for other in dict.fromkeys(e for e, _ in jobs)]
+        akin += [(engine, p) for p in _nearest_first(by_file[engine, weight], m) if own[p.shape.M] < own[m]]
+        for w in similar:
+            known = [p for p in _nearest_first(by_file[engine, w], m) if level[engine, w][p.shape.M] <= own[m]]
+            akin += [(engine, p) for p in known[:1]]
+        found = [index[job] for job in akin if job in index]
+        return tuple(i for i in found if i < index[engine, problem])
+
+    return [of(*job) for job in jobs]
+
+
+def depths(learns_from: Sequence[Sequence[int]]) -> list[int]:
+    """Length of the longest chain of sources above each job; 0 for those that learn from none."""
+    depth: list[int] = []
+    for above in learns_from:
+        depth.append(max((depth[i] + 1 for i in above), default=0))
+    return depth
+
+
+def _middle(low: int, high: int) -> float:
+    return (math.log2(low) + math.log2(high)) / 2
+
+
+def _nearest(sizes: Sequence[int], log_size: float) -> int:
+    return min(sizes, key=lambda m: (abs(math.log2(m) - log_size), m))
+
+
+def _nearest_first(problems: Sequence[Problem], m: int) -> list[Problem]:
+    return sorted(problems, key=lambda p: (abs(math.log2(p.shape.M) - math.log2(m)), p.shape.M))
+
+
+def _distance(a: WeightShape, b: WeightShape) -> float:
+    return abs(math.log2(a.N / b.N)) + abs(math.log2(a.K / b.K))

@@ -1,0 +1,87 @@
+"""What problems learn from: a fixed order in which every job stands after its sources."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blockscale.problem import GemmShape, Problem, WeightShape
+from blockscale.tuning.plan import depths, in_order, levels, sources
+from blockscale.tuning.request import STOCK_BATCH_SIZES
+
+batch_sizes = st.lists(st.integers(1, 10_000), min_size=1, max_size=24, unique=True)
+weights = st.lists(
+    st.builds(WeightShape, st.integers(1, 64).map(lambda n: 128 * n), st.integers(1, 64).map(lambda k: 128 * k)),
+    min_size=1,
+    max_size=9,
+    unique=True,
+)
+
+
+def jobs_of(some_weights, sizes, engines=("sglang", "vllm")):
+    return [
+        (name, problem)
+        for w in some_weights
+        for problem in in_order([Problem(GemmShape(m, w.N, w.K)) for m in sizes])
+        for name in engines
+    ]
+
+
+@given(weights, batch_sizes)
+def test_every_source_stands_before_its_job_and_once(some_weights, sizes):
+    jobs = jobs_of(some_weights, sizes)
+    found = sources(jobs)
+    assert len(found) == len(jobs)
+    for i, above in enumerate(found):
+        assert all(j < i for j in above)
+        assert len(set(above)) == len(above)
+    depth = depths(found)
+    assert all(depth[j] < depth[i] for i, above in enumerate(found) for j in above)
+
+
+@given(weights, batch_sizes)
+def test_a_job_learns_from_all_earlier_levels_of_its_weight_the_nearest_first(some_weights, sizes):
+    jobs = jobs_of(some_weights, sizes, engines=("sglang",))
+    level = levels(sizes)
+    for (_, problem), above in zip(jobs, sources(jobs), strict=True):
+        own = [jobs[i][1].shape.M for i in above if jobs[i][1].shape.weight == problem.shape.weight]
+        m = problem.shape.M
+        assert set(own) == {size for size in sizes if level[size] < level[m]}
+        assert own == sorted(own, key=lambda size: (abs(math.log2(size) - math.log2(m)), size))
+
+
+@given(weights, batch_sizes)
+def test_other_weights_teach_at_the_same_batch_size_and_are_few(some_weights, sizes):
+    jobs = jobs_of(some_weights, sizes)
+    for (name, problem), above in zip(jobs, sources(jobs), strict=True):
+        others = [jobs[i] for i in above if jobs[i][1].shape.weight != problem.shape.weight]
+        assert len(others) <= 3
+        assert all(other == name and p.shape.M == problem.shape.M for other, p in others)
+        if problem.shape.weight != some_weights[0]:
+            assert others
+
+
+@given(batch_sizes)
+def test_each_level_halves_the_gaps(sizes):
+    level = levels(sizes)
+    assert set(level) == set(sizes)
+    assert list(level.values()).count(0) == 1
+    assert max(sizes) == min(sizes) or {level[max(sizes)], level[min(sizes)]} <= {0, 1}
+    # A gap holds at least one size, and no more than half of the levels' gaps are filled at a time.
+    assert all(list(level.values()).count(n) <= 2**n for n in set(level.values()))
+
+
+def test_the_stock_batch_sizes_begin_in_the_middle():
+    level = levels(STOCK_BATCH_SIZES)
+    at = {n: sorted(m for m in level if level[m] == n) for n in range(3)}
+    assert at == {0: [64], 1: [1, 4096], 2: [8, 512]}
+
+
+def test_a_later_engine_learns_first_from_the_same_problem():
+    jobs = jobs_of([WeightShape(2112, 7168)], (1, 16, 64))
+    found = sources(jobs)
+    for i, (name, problem) in enumerate(jobs):
+        if name == "vllm":
+            assert jobs[found[i][0]] == ("sglang", problem)
+        else:
+            assert all(jobs[j][0] == "sglang" for j in found[i])

@@ -1,0 +1,63 @@
+"""What a run tries and writes depends neither on the order in which a device finishes its work nor on interruptions."""
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockscale.engines import engine
+from blockscale.errors import IncompleteRunError
+from blockscale.executor.faulty import Fault, FaultPlan, FaultyDevice
+from blockscale.executor.replay import ReplayDevice
+from blockscale.problem import Candidate, Phase, Problem, WeightShape
+from blockscale.recording import embedded, load_recording
+from blockscale.store import Store
+from blockscale.tuning.request import TuneRequest
+from blockscale.tuning.run import run_tune
+
+RECORDING = load_recording(embedded("h200"))
+WEIGHTS = (WeightShape(2112, 7168), WeightShape(24576, 1536))
+BATCH_SIZES = (1, 16, 64, 256)
+
+Tried = set[tuple[Problem, Candidate, Phase]]
+
+
+def tune(folder: Path, plan: FaultPlan, time_budget_s: float | None) -> tuple[dict[str, bytes], Tried]:
+    """One start of a run with relative folders in ``folder``: its files by path, and all that its store holds."""
+    folders = tuple((name, folder / name) for name in ("sglang", "vllm"))
+    request = TuneRequest(WEIGHTS, BATCH_SIZES, folders, trials=24, time_budget_s=time_budget_s)
+    device = FaultyDevice(ReplayDevice(RECORDING), plan)
+    with Store.open(folder / "s.db") as store:
+        with suppress(IncompleteRunError):
+            run_tune(request, [engine(name) for name, _ in folders], device, store, lambda event: None)
+        trials = [trial for _, trial in store.trials()]
+    tried = {(t.problem, t.candidate, t.phase) for t in trials}
+    assert len(tried) == len(trials), "nothing is measured twice"
+    files = {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.glob("*/N=*.json"))}
+    return files, tried
+
+
+def whole(starts: Sequence[FaultPlan], time_budget_s: float | None) -> tuple[dict[str, bytes], Tried]:
+    """What is there after these starts of one run, the last of which is not interrupted."""
+    with tempfile.TemporaryDirectory() as folder:
+        for plan in starts:
+            found = tune(Path(folder), plan, time_budget_s)
+        return found
+
+
+UNDISTURBED = {budget: whole([FaultPlan()], budget) for budget in (None, 2.0)}
+scrambled = st.builds(FaultPlan, scrambled=st.just(True), seed=st.integers(0, 10**6))
+lost = st.builds(
+    lambda trial, seed: FaultPlan(at_trial={trial: Fault.DEVICE_LOST}, scrambled=True, seed=seed),
+    st.integers(1, 500),
+    st.integers(0, 10**6),
+)
+
+
+@settings(max_examples=15)
+@given(st.lists(lost, max_size=3), scrambled, st.sampled_from([None, 2.0]))
+def test_any_order_of_completion_and_any_interruption_end_in_the_same_bytes(interrupted, last, time_budget_s):
+    assert whole([*interrupted, last], time_budget_s) == UNDISTURBED[time_budget_s]
