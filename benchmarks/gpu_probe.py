@@ -24,9 +24,10 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "src"))
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
 
+from blockscale.executor.base import Comparison, Screening  # noqa: E402
 from blockscale.executor.local import LocalDevice, LocalSettings  # noqa: E402
 from blockscale.hardware import H200, DeviceSpec  # noqa: E402
-from blockscale.measure.compile_pool import CompileOptions, CompilePool  # noqa: E402
+from blockscale.measure.compile_pool import CompileOptions, CompilePool, CompileRequest  # noqa: E402
 from blockscale.measure.process import Limits  # noqa: E402
 from blockscale.problem import (  # noqa: E402
     Candidate,
@@ -93,6 +94,20 @@ class Probe:
         print(line, flush=True)
 
 
+def screen(device: LocalDevice, p: Problem, candidates: Sequence[Candidate]) -> list[Trial]:
+    """Screening trials of candidates that differ, in the order given."""
+    for candidate in candidates:
+        device.start(Screening(p, candidate), 0)
+    trials = [trial for _ in candidates for trial in device.next_done().trials]
+    return sorted(trials, key=lambda trial: candidates.index(trial.candidate))
+
+
+def compare(device: LocalDevice, p: Problem, candidates: Sequence[Candidate]) -> list[Trial]:
+    """Final trials of candidates, in the order given."""
+    device.start(Comparison(p, tuple(candidates)), 0)
+    return list(device.next_done().trials)
+
+
 def cubins(folder: Path) -> set[str]:
     return {path.name + path.parent.name for path in folder.rglob("*.cubin")}
 
@@ -103,13 +118,13 @@ def cache_hits(probe: Probe, spec: DeviceSpec, device: LocalDevice) -> dict[str,
         (problem(m, 2112, 7168, kernel), Candidate(kernel, c)) for kernel, c in OF_KERNEL.items() for m in (1, 16, 3)
     ]
     cases.append((problem(16, 576, 1000), Candidate(Kernel.FP8, OF_KERNEL[Kernel.FP8])))
-    pool = CompilePool(CompileOptions(spec, probe.cache_dir))
+    pool = CompilePool(CompileOptions(probe.cache_dir))
     with closing(pool):
-        outcomes = [future.result(180) for future in [pool.submit(*case) for case in cases]]
+        outcomes = [future.result(180) for future in [pool.submit(CompileRequest(spec, *case)) for case in cases]]
     rows = []
     for (p, candidate), outcome in zip(cases, outcomes, strict=True):
         before = cubins(probe.cache_dir)
-        (trial,) = device.screen(p, [candidate])
+        (trial,) = screen(device, p, [candidate])
         added = len(cubins(probe.cache_dir) - before)
         rows.append([str(candidate.kernel), str(p), str(outcome.status), added, str(trial.status), trial.time_us])
         if added or not trial.status.timed:
@@ -129,22 +144,18 @@ def noise(probe: Probe, device: LocalDevice) -> dict[str, Any]:
     ]
     for m, kernel, config in cases:
         p, candidate = problem(m, 2112, 7168), Candidate(kernel, config)
-        trials = [trial for _ in range(20) for trial in device.screen(p, [candidate])]
+        # A screen of code that was screened before is not measured again, a comparison is.
+        trials = [trial for _ in range(20) for trial in compare(device, p, [candidate])]
         medians = [trial.time_us for trial in trials if trial.time_us is not None]
-        final = [t.samples_us for t in device.finals(p, [candidate] * 4)]
         spread = statistics.pstdev(medians) / statistics.mean(medians)
-        finals = [statistics.median(samples) for samples in final if samples]
-        final_spread = (max(finals) - min(finals)) / min(finals)
         cost_ms = 1e3 * statistics.median(trial.elapsed_s for trial in trials)
         probe.say(
-            f"noise M={m}: median {statistics.median(medians):.2f} µs, σ {spread:.2%} of 20 screens, range "
-            f"{min(medians):.2f}-{max(medians):.2f}; four equal finalists within {final_spread:.2%}; "
-            f"{cost_ms:.1f} ms a screen"
+            f"noise M={m}: median {statistics.median(medians):.2f} µs, σ {spread:.2%} of 20 comparisons, range "
+            f"{min(medians):.2f}-{max(medians):.2f}; {cost_ms:.1f} ms each"
         )
         labels = Counter(label for trial in trials for label in trial.labels)
         found[f"M={m}"] = {
             "samples": [t.samples_us for t in trials],
-            "finals": final,
             "labels": labels,
             "elapsed_s": [t.elapsed_s for t in trials],
         }
@@ -185,7 +196,7 @@ def correctness(probe: Probe, device: LocalDevice) -> dict[str, Any]:
     by_problem: dict[Problem, list[Candidate]] = {}
     for p, candidate in correctness_cases():
         by_problem.setdefault(p, []).append(candidate)
-    trials = [trial for p, candidates in by_problem.items() for trial in device.screen(p, candidates)]
+    trials = [trial for p, candidates in by_problem.items() for trial in screen(device, p, candidates)]
     for kernel in Kernel:
         counts = Counter(str(t.status) for t in trials if t.candidate.kernel is kernel)
         probe.say(f"right: {kernel}: " + ", ".join(f"{count} {status}" for status, count in sorted(counts.items())))
@@ -212,7 +223,7 @@ def figures(probe: Probe, device: LocalDevice) -> dict[str, Any]:
         (4096, 2112, 7168, Kernel.FP8, SGLANG_DEFAULT, 201.2),
     )
     for m, n, k, kernel, config, expected_us in known:
-        (trial,) = device.finals(problem(m, n, k), [Candidate(kernel, config)])
+        (trial,) = compare(device, problem(m, n, k), [Candidate(kernel, config)])
         time_us = trial.time_us or float("nan")
         probe.say(
             f"figure M={m} {n}×{k} {kernel} {config}: {time_us:.1f} µs, known {expected_us} "
@@ -226,7 +237,7 @@ def memory(probe: Probe, device: LocalDevice, report: Path) -> dict[str, Any]:
     """GPU memory of the largest problem of the default ladder beyond its own tensors."""
     p = problem(4096, 24576, 1536)
     device.prepare([problem(m, 24576, 1536) for m in (1, 16, 4096)])
-    list(device.screen(p, [Candidate(Kernel.FP8, SGLANG_DEFAULT)]))
+    screen(device, p, [Candidate(Kernel.FP8, SGLANG_DEFAULT)])
     peak = json.loads(report.read_text())["peak_bytes"]
     beyond = (peak["reserved"] - p.bytes_moved) / 2**30
     probe.say(
@@ -245,7 +256,7 @@ def throughput(probe: Probe, device: LocalDevice) -> dict[str, Any]:
     ]
     p = problem(16, 4608, 7168)
     started = time.monotonic()
-    trials = list(device.screen(p, [Candidate(Kernel.FP8_HOPPER, config) for config in configs]))
+    trials = screen(device, p, [Candidate(Kernel.FP8_HOPPER, config) for config in configs])
     wall_s = time.monotonic() - started
     compile_s = sum(trial.compile_s for trial in trials)
     best = min((t for t in trials if t.time_us is not None), key=lambda t: t.time_us or 0.0)
@@ -263,8 +274,8 @@ def faults(probe: Probe) -> dict[str, Any]:
     groups = [1, CRASHES, 2, HANGS, 4, UNWRITTEN, 8]
     limits = Limits(request_s=15.0, first_of_problem_s=30.0)
     with closing(probe.device("open_misbehaving", limits)) as device:
-        trials = list(device.screen(p, [Candidate(Kernel.FP8, OF_KERNEL[Kernel.FP8].with_(group_m=g)) for g in groups]))
-        finals = device.finals(p, [trials[i].candidate for i in (0, 1, 2)])
+        trials = screen(device, p, [Candidate(Kernel.FP8, OF_KERNEL[Kernel.FP8].with_(group_m=g)) for g in groups])
+        finals = compare(device, p, [trials[i].candidate for i in (0, 1, 2)])
     for trial in (*trials, *finals):
         probe.say(
             f"fault {trial.phase} G{trial.candidate.config.group_m}: {trial.status} {trial.time_us or ''} "

@@ -6,7 +6,7 @@ from blockscale.errors import InputError
 from blockscale.problem import GemmShape, Problem, QuantScheme
 from blockscale.tuning.budget import Budget
 from blockscale.tuning.request import STOCK_BATCH_SIZES, check_sizes, distinct_batch_sizes
-from blockscale.tuning.schedule import longest_first, split_evenly
+from blockscale.tuning.schedule import split_evenly
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 3, 4, 7, 8, 18, 25])
@@ -33,11 +33,6 @@ def test_shuffling_does_not_give_one_gpu_all_large_sizes():
 def test_splitting_over_no_gpu_is_refused():
     with pytest.raises(ValueError, match="at least one"):
         split_evenly([1], 0, seed=0)
-
-
-def test_the_queue_hands_out_the_longest_problem_first():
-    problems = [Problem(GemmShape(m, 2112, 7168)) for m in (1, 4096, 64)]
-    assert [p.shape.M for p in longest_first(problems)] == [4096, 64, 1]
 
 
 def test_repeated_batch_sizes_are_tuned_once_and_said():

@@ -45,7 +45,7 @@ def visible_gpus(start_s: float = 180.0) -> list[GpuInfo]:
 
 def _from_nvml(environment: Mapping[str, str] = os.environ) -> list[GpuInfo]:
     """What NVML lists, in a few ms; empty where torch might see or number GPUs otherwise."""
-    if any(name.endswith("VISIBLE_DEVICES") for name in environment):
+    if any(name in environment for name in (*_VISIBLE, "ROCR_VISIBLE_DEVICES")):
         return []
     try:
         import pynvml

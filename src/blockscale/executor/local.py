@@ -31,7 +31,7 @@ _LABEL_WARNINGS = {
 
 # Python hands its interpreter lock over after 5 ms, as long as a measurement takes: while this process searches, the
 # threads that feed the GPU and the compilers would wait that long for every message.
-_SWITCH_INTERVAL_S = 0.0005
+_SWITCH_INTERVAL_S = 0.0002
 
 
 @dataclass(frozen=True)

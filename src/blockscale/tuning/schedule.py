@@ -1,32 +1,19 @@
-"""In which order, and on which GPU, problems are tuned."""
+"""How the engines' own tuning script spreads work over GPUs."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
-from blockscale.executor.cost import measuring_s
-from blockscale.problem import Problem
-
 T = TypeVar("T")
-
-
-def longest_first(problems: Iterable[Problem]) -> list[Problem]:
-    """Problems by falling expected cost, ties by their sizes: the order in which a queue hands them out.
-
-    Whoever takes the next free problem from such a queue finishes within 4/3 of the best possible makespan
-    (Graham's bound for longest-processing-time-first scheduling).
-    """
-    return sorted(problems, key=lambda p: (-measuring_s(p), p))
 
 
 def split_evenly(items: Sequence[T], workers: int, seed: int) -> list[list[T]]:
     """Items shuffled by ``seed`` and split over ``workers`` so that their counts differ by at most one.
 
-    The static schedule of the engines' own tuning script: fair in count, blind to cost. No run uses it; it is what
-    ``longest_first`` is to be compared with on several GPUs. The caller's sequence is left as it is; with more workers
-    than items some lists are empty.
+    A static schedule: fair in count, blind to cost. No run uses it; it is what a queue over several GPUs is to be
+    compared with. The caller's sequence is left as it is; with more workers than items some lists are empty.
 
     Raises:
         ValueError: ``workers`` is less than 1.
