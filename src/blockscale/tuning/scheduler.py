@@ -82,6 +82,7 @@ class Scheduler:
         self._tell_decided = decided
         self._knowledge: dict[int, Knowledge] = {}  # of the jobs that are screened
         self._undecided = set(range(len(jobs)))
+        self._before = [[i for i in range(index) if jobs[i].problem == job.problem] for index, job in enumerate(jobs)]
         self._at_work: dict[Problem, _Running] = {}
         self._ready: list[tuple[int, _Running]] = []  # a heap: the first job first
 
@@ -101,18 +102,21 @@ class Scheduler:
             self._run_wave(dict(zip(wave, budget.wave([self._jobs[i].problem for i in wave]), strict=True)))
 
     def _run_wave(self, waiting: dict[int, Allowance]) -> None:
-        while waiting or self._at_work:
-            for index in [i for i in waiting if self._may_begin(i)]:
-                self._begin(index, waiting.pop(index))
+        self._begin_what_may(waiting)
+        while self._at_work:
             if self._ready:
                 self._go_on(heapq.heappop(self._ready)[1])
+                self._begin_what_may(waiting)
             else:
                 self._take(self._ledger.next_done())
 
+    def _begin_what_may(self, waiting: dict[int, Allowance]) -> None:
+        for index in [i for i in waiting if self._may_begin(i)]:
+            self._begin(index, waiting.pop(index))
+
     def _may_begin(self, index: int) -> bool:
-        problem = self._jobs[index].problem
-        same = (i for i in self._undecided if i < index and self._jobs[i].problem == problem)
-        return all(i in self._knowledge for i in self._learns_from[index]) and not any(True for _ in same)
+        screened = all(i in self._knowledge for i in self._learns_from[index])
+        return screened and self._undecided.isdisjoint(self._before[index])
 
     def _begin(self, index: int, allowance: Allowance) -> None:
         job = self._jobs[index]
