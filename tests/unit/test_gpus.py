@@ -1,12 +1,14 @@
-"""Which GPUs there are: from NVML where it must agree with torch, else from torch in a child."""
+"""The GPUs of this machine without torch: which there are, and how a child is left one of them."""
 
+import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from blockscale.errors import InputError
 from blockscale.executor import gpus
-from blockscale.executor.gpus import visible_gpus
+from blockscale.executor.gpus import only_gpu, visible_gpus
 from blockscale.measure.protocol import GpuInfo
 
 FROM_TORCH = [GpuInfo(0, "asked of torch", 1)]
@@ -87,3 +89,19 @@ def test_torch_is_asked_where_it_may_see_other_gpus_or_number_them_otherwise(mac
 def test_unlike_gpus_in_the_order_of_the_bus_are_numbered_alike(machine) -> None:
     machine(FakeNvml(["NVIDIA A10", "NVIDIA H200"]), CUDA_DEVICE_ORDER="PCI_BUS_ID")
     assert [gpu.name for gpu in visible_gpus()] == ["NVIDIA A10", "NVIDIA H200"]
+
+
+def test_a_child_is_left_one_gpu_of_those_that_are_visible() -> None:
+    assert only_gpu(1, {"CUDA_VISIBLE_DEVICES": "4, 6"})["CUDA_VISIBLE_DEVICES"] == "6"
+    assert only_gpu(1, {"HIP_VISIBLE_DEVICES": "3,5"}) == {"CUDA_VISIBLE_DEVICES": "5", "HIP_VISIBLE_DEVICES": "5"}
+    assert only_gpu(2, {})["CUDA_VISIBLE_DEVICES"] == "2"
+    with pytest.raises(InputError, match="GPU 2 was asked for"):
+        only_gpu(2, {"CUDA_VISIBLE_DEVICES": "0,1"})
+
+
+def test_the_parent_side_imports_neither_torch_nor_triton() -> None:
+    code = "import sys, blockscale.executor.local; print([m for m in ('torch', 'triton', 'numpy') if m in sys.modules])"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": ":".join(sys.path)}
+    )
+    assert run.stdout.strip() == "[]"
