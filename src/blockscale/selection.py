@@ -18,12 +18,16 @@ from blockscale.problem import Candidate, Trial
 class SelectionRules:
     """What counts as a difference.
 
-    ``finalists`` is how many screened candidates are re-timed, besides the baselines. Two medians that differ by less
+    ``finalists`` is how many screened candidates are re-timed at most, besides the baselines: those within
+    ``contention`` (a share of the time) of the fastest. Screening the same config again and again over a run spreads by
+    0.4 to 1% (benchmarks/measuring_cost.py), so the difference of two screened times by up to 1.4%, and 3% is twice
+    that. Two medians that differ by less
     than ``sigmas`` standard errors are a tie, but a tie never hides more than ``tie_limit`` (a share of the time), so
     that a noisy device cannot trade speed for simplicity.
     """
 
-    finalists: int = 8
+    finalists: int = 6
+    contention: float = 0.03
     sigmas: float = 2.0
     tie_limit: float = 0.01
 
@@ -100,7 +104,8 @@ def finalists(screened: Iterable[Trial], baselines: Sequence[Candidate], rules: 
     timed = {t.candidate: _time(t) for t in screened if t.time_us is not None}
     ranked = sorted(timed, key=lambda c: (timed[c], c.config.complexity, c))
     fixed = [c for c in dict.fromkeys(baselines) if c in timed]
-    return fixed + [c for c in ranked if c not in fixed][: rules.finalists]
+    limit_us = (1 + rules.contention) * min(timed.values(), default=0.0)
+    return fixed + [c for c in ranked if c not in fixed and timed[c] <= limit_us][: rules.finalists]
 
 
 def select(

@@ -105,7 +105,7 @@ class Engine(ABC):
         The engines do not clamp: where this differs from ``default_config``, serving without a file fails there.
         """
         config = self.default_config(problem, spec)
-        while shared_memory_bytes(problem, config, spec) > spec.shared_memory_bytes:
+        while shared_memory_bytes(problem.quant, config, spec) > spec.shared_memory_bytes:
             if config.num_stages > 1:
                 config = config.with_(num_stages=config.num_stages - 1)
             elif config.block_m >= config.block_n and config.block_m >= 2 * _SMALLEST_TILE:

@@ -111,6 +111,10 @@ class Device(Protocol):
         """
         ...
 
+    def can_try(self, problem: Problem, candidate: Candidate) -> bool:
+        """Whether a trial of this candidate could say anything: not where a recorded device holds none."""
+        ...
+
     def start(self, work: Work, rank: int) -> None:
         """Take on work and return at once. Of what waits, the lower rank goes first, of equal ranks the first started.
 

@@ -105,6 +105,10 @@ class FaultyDevice:
         self._check_present()
         self._inner.prepare(problems)
 
+    def can_try(self, problem: Problem, candidate: Candidate) -> bool:
+        """As the device beneath."""
+        return self._inner.can_try(problem, candidate)
+
     def start(self, work: Work, rank: int) -> None:
         """As the inner device.
 

@@ -21,7 +21,7 @@ from blockscale.measure.compile_cache import default_cache_dir, prune
 from blockscale.measure.compile_pool import CompileOptions, CompileOutcome, CompilePool, CompileRequest, PoolSettings
 from blockscale.measure.conditions import HW_SLOWDOWN, POWER_CAPPED, THERMAL
 from blockscale.measure.process import Limits, MeasuringProcess
-from blockscale.problem import Environment, Problem, QuantFormat
+from blockscale.problem import Candidate, Environment, Problem, QuantFormat
 
 _LABEL_WARNINGS = {
     POWER_CAPPED: "the GPU ran into its power limit while timing: times hold for this limit.",
@@ -110,6 +110,10 @@ class LocalDevice:
         for problem in problems:
             _refuse_unsupported(problem, self.spec)
         self._measuring.prepare(problems)
+
+    def can_try(self, problem: Problem, candidate: Candidate) -> bool:
+        """Anything can be tried; what does not run is a result."""
+        return True
 
     def start(self, work: Work, rank: int) -> None:
         """Compile what the work needs, then measure it."""

@@ -78,6 +78,10 @@ class ReplayDevice:
             for kernel in self._recording.kernels(problem):
                 self._of(problem, kernel)
 
+    def can_try(self, problem: Problem, candidate: Candidate) -> bool:
+        """Whether the candidate's launch, or the same config on a kernel akin to its own, is recorded."""
+        return self._recorded(problem, candidate)[0] is not None
+
     def start(self, work: Work, rank: int) -> None:
         """Keep the work for ``next_done``."""
         self.prepare([work.problem])
@@ -105,22 +109,19 @@ class ReplayDevice:
         """Nothing is held."""
 
     def _answer(self, problem: Problem, candidate: Candidate, phase: Phase) -> Trial:
-        kernel, config = self._launch(problem, candidate)
-        answers = self._of(problem, kernel).get(config)
+        answers, stand_in = self._recorded(problem, candidate)
         labels: tuple[str, ...] = ()
-        if not self._of(problem, kernel) and (stand_in := _STAND_INS.get(kernel)):
-            answers = self._of(problem, stand_in).get(config)
-            if answers is not None:
-                labels = (APPROXIMATE,)
-                self._warn(
-                    f"Times of {kernel} were recorded on the kernel {stand_in}, akin to it: they are approximate."
-                )
+        if stand_in is not None:
+            labels = (APPROXIMATE,)
+            self._warn(
+                f"Times of {candidate.kernel} were recorded on the kernel {stand_in}, akin to it: they are approximate."
+            )
         if answers is None:
             message = f"no recorded trial of {candidate} at {problem}"
             return Trial(problem, candidate, TrialStatus.UNRECORDED, phase, message=message)
         recorded = answers[phase]
         if APPROXIMATE in recorded.labels:
-            self._warn(f"The recording holds approximate times of kernel {kernel}.")
+            self._warn(f"The recording holds approximate times of kernel {candidate.kernel}.")
         # Finals run what screening compiled.
         compile_s = recorded.compile_s if recorded.phase is phase else 0.0
         estimated_s = measuring_s(problem) if recorded.status is not TrialStatus.ILLEGAL else 0.0
@@ -133,6 +134,14 @@ class ReplayDevice:
             elapsed_s=recorded_s or estimated_s,
             labels=tuple(dict.fromkeys((*recorded.labels, *labels))),
         )
+
+    def _recorded(self, problem: Problem, candidate: Candidate) -> tuple[_Answers | None, Kernel | None]:
+        """What is recorded of a candidate, and the kernel that stood in for its own, None where it was its own."""
+        kernel, config = self._launch(problem, candidate)
+        own = self._of(problem, kernel)
+        stand_in = None if own else _STAND_INS.get(kernel)
+        answers = own.get(config) if stand_in is None else self._of(problem, stand_in).get(config)
+        return answers, stand_in if answers is not None else None
 
     def _count(self, trials: Sequence[Trial]) -> None:
         clock = self._clock

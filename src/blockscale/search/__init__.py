@@ -6,20 +6,29 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, get_args
 
+from blockscale.costmodel import CostModel
 from blockscale.errors import InputError
 from blockscale.problem import TileConfig
 from blockscale.search.base import Knowledge, Strategy, legal_starts
 from blockscale.search.exhaustive import Exhaustive
-from blockscale.search.local import LocalSearch
+from blockscale.search.model_based import ModelSearch, ModelSearchSettings
 from blockscale.search.random import Random
 from blockscale.space import Space
 
-__all__ = ["DEFAULT_TRIALS", "Knowledge", "Strategy", "StrategyName", "legal_starts", "make_strategy"]
+__all__ = [
+    "DEFAULT_TRIALS",
+    "Knowledge",
+    "ModelSearchSettings",
+    "Strategy",
+    "StrategyName",
+    "legal_starts",
+    "make_strategy",
+]
 
 StrategyName = Literal["auto", "exhaustive", "random"]
 
 # Configs tried on one problem where the person sets no bound; None tries all.
-DEFAULT_TRIALS: Mapping[StrategyName, int | None] = MappingProxyType({"auto": 120, "exhaustive": None, "random": 120})
+DEFAULT_TRIALS: Mapping[StrategyName, int | None] = MappingProxyType({"auto": 64, "exhaustive": None, "random": 120})
 
 
 def make_strategy(
@@ -29,12 +38,14 @@ def make_strategy(
     trials: int | None,
     seed: int,
     knowledge: Sequence[Knowledge] = (),
+    cost_model: CostModel | None = None,
 ) -> Strategy:
     """A fresh search of one problem.
 
     ``priors`` (the engine's default, the file's entry) are asked first, where legal. ``trials`` bounds the configs
     asked, priors and failures included; None takes the strategy's own bound from ``DEFAULT_TRIALS``. ``knowledge`` is
-    what this run measured on problems akin to this one, the most akin first.
+    what this run measured on problems akin to this one, the most akin first; ``cost_model`` what is expected before
+    anything is measured, by default the analytic clock alone. Only ``auto`` uses either.
 
     Raises:
         InputError: an unknown name, or fewer than one trial.
@@ -49,4 +60,4 @@ def make_strategy(
         return Exhaustive(space, priors, bound)
     if name == "random":
         return Random(space, priors, bound, seed)
-    return LocalSearch(space, priors, bound, seed)
+    return ModelSearch(space, priors, bound, seed, knowledge, cost_model or CostModel(space.spec))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from blockscale.hardware import DeviceSpec
-from blockscale.problem import Problem, QuantFormat, TileConfig, ceil_div
+from blockscale.problem import Problem, QuantFormat, QuantScheme, TileConfig, ceil_div
 
 _WARPGROUP_ROWS = 64
 _WARPGROUP_WARPS = 4
@@ -20,7 +20,7 @@ class Clause:
     check: Callable[[Problem, TileConfig], str | None]
 
 
-def shared_memory_bytes(problem: Problem, config: TileConfig, spec: DeviceSpec) -> int:
+def shared_memory_bytes(quant: QuantScheme, config: TileConfig, spec: DeviceSpec) -> int:
     """Shared memory that one block of the kernel asks for, in bytes, for 8-bit operands.
 
     Buffers for the operands of a K step, counted as Triton 3.9 allocates them when it compiles the kernel for sm_89,
@@ -32,7 +32,7 @@ def shared_memory_bytes(problem: Problem, config: TileConfig, spec: DeviceSpec) 
     if config.num_stages == 1:
         return min(config.block_m, config.block_n) * config.block_k
     # INT8 has no tcgen05 instruction on SM103 (nor in Triton 3.6 on SM100) and falls back to the older one there.
-    falls_back = problem.quant.format is QuantFormat.INT8 and spec.compute_capability >= 100
+    falls_back = quant.format is QuantFormat.INT8 and spec.compute_capability >= 100
     from_shared = uses_warpgroup_mma(config, spec) and not falls_back
     buffers = config.num_stages if from_shared else config.num_stages - 1
     return buffers * (config.block_m + config.block_n) * config.block_k
@@ -108,7 +108,7 @@ def hardware_clauses(spec: DeviceSpec) -> tuple[Clause, ...]:
         return None
 
     def check_shared_memory(problem: Problem, config: TileConfig) -> str | None:
-        needed = shared_memory_bytes(problem, config, spec)
+        needed = shared_memory_bytes(problem.quant, config, spec)
         if needed > spec.shared_memory_bytes:
             return f"{needed} bytes of shared memory exceed the {spec.shared_memory_bytes} of {spec.name}"
         return None

@@ -7,12 +7,13 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
+from blockscale.costmodel import CostModel, Portfolio
 from blockscale.engines import Engine
-from blockscale.hardware import DeviceSpec
-from blockscale.problem import Candidate, Phase, Problem, TileConfig, Trial, TrialStatus
+from blockscale.executor.base import Device
+from blockscale.problem import Candidate, Kernel, Phase, Problem, TileConfig, Trial, TrialStatus
 from blockscale.search import Knowledge, Strategy, StrategyName, make_strategy
 from blockscale.selection import Selection, SelectionRules, finalists, select
-from blockscale.space import Space
+from blockscale.space import Clause, Space
 from blockscale.tuning.baselines import Baseline
 from blockscale.tuning.budget import Allowance
 from blockscale.tuning.choice import chosen_entry
@@ -64,11 +65,14 @@ Asking: TypeAlias = Generator[Ask, Sequence[Answer], Result]
 class ProblemTuner:
     """How a job goes. What it comes to depends on the trials alone, not on when those are made."""
 
-    def __init__(self, request: TuneRequest, spec: DeviceSpec, observer: Observer) -> None:
+    def __init__(self, request: TuneRequest, device: Device, observer: Observer, portfolio: Portfolio | None) -> None:
         self._request = request
-        self._spec = spec
+        self._device = device
+        self._spec = device.spec
         self._observe = observer
         self._rules = SelectionRules()
+        self._portfolio = portfolio
+        self._cost_models: dict[Kernel, CostModel] = {}
 
     def tune(self, job: Job, knowledge: Sequence[Knowledge], allowance: Allowance) -> Asking[Decision]:
         """Search the job's space within ``allowance``, then re-time the finalists and choose among them."""
@@ -94,7 +98,7 @@ class ProblemTuner:
         self, job: Job, knowledge: Sequence[Knowledge], allowance: Allowance
     ) -> Asking[dict[Candidate, Trial]]:
         """Trials of the baselines, then of what the strategy asks for, until it ends or the allowance is spent."""
-        space = job.engine.space(job.problem, self._spec)
+        space = self._space(job)
         screened: dict[Candidate, Trial] = {}
         best_us: float | None = None
 
@@ -110,20 +114,45 @@ class ProblemTuner:
         reasons = {c: space.reason(c.config) for c in job.baseline.candidates}
         note([(Trial(job.problem, c, TrialStatus.ILLEGAL, message=r), False) for c, r in reasons.items() if r])
         runnable = [c for c, reason in reasons.items() if reason is None]
-        note((yield Ask(Phase.SCREEN, runnable)))
         strategy = self._strategy(job, space, [c.config for c in runnable], knowledge)
-        while allowance.left_for_screening and (configs := strategy.ask(_BATCH[self._request.search])):
-            candidates = [Candidate(job.engine.kernel_for(job.problem, c, self._spec), c) for c in configs]
-            note((yield Ask(Phase.SCREEN, [c for c in candidates if c not in screened])))
-            for candidate in candidates:
+        at_once = _BATCH[self._request.search]
+        # The baselines are tried whatever the search asks for, together with its first configs.
+        asked = self._candidates(job, strategy.ask(at_once))
+        wanted = list(dict.fromkeys([*runnable, *asked]))
+        while wanted or asked:
+            note((yield Ask(Phase.SCREEN, wanted)))
+            for candidate in asked:
                 strategy.tell(candidate.config, screened[candidate].time_us)
+            asked = self._candidates(job, strategy.ask(at_once)) if asked and allowance.left_for_screening else []
+            wanted = [c for c in asked if c not in screened]
         return screened
+
+    def _space(self, job: Job) -> Space:
+        """The engine's space, less what the device could not answer for."""
+
+        def check(problem: Problem, config: TileConfig) -> str | None:
+            known = self._device.can_try(problem, Candidate(job.engine.kernel_for(problem, config, self._spec), config))
+            return None if known else f"{self._spec.name} has no recorded trial of it"
+
+        space = job.engine.space(job.problem, self._spec)
+        return Space(space.problem, space.spec, space.axes, (*space.clauses, Clause("the device can answer", check)))
+
+    def _candidates(self, job: Job, configs: Sequence[TileConfig]) -> list[Candidate]:
+        return [Candidate(job.engine.kernel_for(job.problem, c, self._spec), c) for c in configs]
 
     def _strategy(
         self, job: Job, space: Space, priors: Sequence[TileConfig], knowledge: Sequence[Knowledge]
     ) -> Strategy:
         r = self._request
-        return make_strategy(r.search, space, priors, r.trials, problem_seed(r.seed, job.problem), knowledge)
+        seed = problem_seed(r.seed, job.problem)
+        return make_strategy(r.search, space, priors, r.trials, seed, knowledge, self._cost_model(job))
+
+    def _cost_model(self, job: Job) -> CostModel:
+        """What is expected of the kernel that the engine launches by default, one for all its problems."""
+        kernel = job.baseline.default.kernel
+        if kernel not in self._cost_models:
+            self._cost_models[kernel] = CostModel(self._spec, self._portfolio, kernel)
+        return self._cost_models[kernel]
 
     def _finals(
         self, job: Job, screened: Mapping[Candidate, Trial], allowance: Allowance

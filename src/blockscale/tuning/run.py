@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from blockscale.costmodel import Portfolio, portfolio_for
 from blockscale.engines import Engine, require_writable
 from blockscale.errors import BlockscaleError, InputError
 from blockscale.executor.base import Device
@@ -31,13 +32,21 @@ log = logging.getLogger(__name__)
 
 
 def run_tune(
-    request: TuneRequest, engines: Sequence[Engine], device: Device, store: Store, observer: Observer
+    request: TuneRequest,
+    engines: Sequence[Engine],
+    device: Device,
+    store: Store,
+    observer: Observer,
+    portfolio: Portfolio | None = None,
 ) -> RunSummary:
     """Tune all problems of ``request`` for all ``engines`` on ``device``; continue where an equal run stopped.
 
     Files are written weight by weight. When the run is interrupted or the device is lost, files of weights that are
     partly done are written too, with what would run otherwise under the keys still open, so that no batch size is
     served worse than before; then the exception goes on to the caller.
+
+    ``portfolio`` is what recorded devices teach, by default the shipped one of the device's architecture; an empty one
+    teaches nothing.
 
     Raises:
         InputError: as `check_request`, or a folder cannot be written; nothing was measured or written.
@@ -47,7 +56,7 @@ def run_tune(
     check_request(request, engines, device, store.path)
     for _, folder in request.folders:
         require_writable(folder)
-    run = _Run(request, engines, device, store, observer)
+    run = _Run(request, engines, device, store, observer, portfolio or portfolio_for(device.spec))
     observer(RunStarted(device.spec, tuple(e.name for e in engines), len(run.jobs)))
     for path in run.renewed:
         observer(Note(f"{path.name} was changed since this run first started: it is compared with what is there now."))
@@ -89,11 +98,18 @@ class _Run:
     """State of one run: its jobs in order, what has been decided, and the files."""
 
     def __init__(
-        self, request: TuneRequest, engines: Sequence[Engine], device: Device, store: Store, observer: Observer
+        self,
+        request: TuneRequest,
+        engines: Sequence[Engine],
+        device: Device,
+        store: Store,
+        observer: Observer,
+        portfolio: Portfolio | None,
     ) -> None:
         self._request = request
         self._device = device
         self._observe = observer
+        self._portfolio = portfolio
         self._began_s = time.perf_counter()
         self._ledger = Ledger(store, device)
         first_seen = FirstSeen(store, request.run_key(device.environment))
@@ -116,7 +132,7 @@ class _Run:
 
     def decide_all(self) -> None:
         """Tune every job, and write each weight's file when its last one is decided."""
-        tuner = ProblemTuner(self._request, self._device.spec, self._observe)
+        tuner = ProblemTuner(self._request, self._device, self._observe, self._portfolio)
         learns_from = sources([(job.engine.name, job.problem) for job in self.jobs])
         scheduler = Scheduler(self.jobs, learns_from, tuner, self._ledger, self._observe, self._decided)
         scheduler.run(self._request.time_budget_s)

@@ -1,0 +1,122 @@
+"""What recorded devices have shown: the good configs of each recorded problem with their times."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.resources
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+from blockscale.hardware import DeviceSpec
+from blockscale.problem import (
+    GemmShape,
+    Kernel,
+    OutDtype,
+    Problem,
+    QuantFormat,
+    QuantScheme,
+    TileConfig,
+    WeightShape,
+)
+from blockscale.space import canonical
+
+# Configs up to this many times slower than their problem's best are kept. What is missing counts as slower than that:
+# so a config that is known to be bad, or was left out of the recording as hopeless, is not tried early.
+KEPT_WITHIN = 2.5
+
+_FIELDS = ("block_m", "block_n", "block_k", "group_m", "num_warps", "num_stages", "swap_ab", "split_k")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One recorded problem: times in µs of its good configs, in canonical spelling.
+
+    ``kernel`` is the engine's plain one; times of its Hopper kernel stand beside those of the plain kernel, as one
+    engine chooses among both.
+    """
+
+    kernel: Kernel
+    problem: Problem
+    times: Mapping[TileConfig, float]
+
+    @property
+    def best_us(self) -> float:
+        """Time of the fastest config."""
+        return min(self.times.values())
+
+
+class Portfolio:
+    """Sources of one recorded device."""
+
+    def __init__(self, spec: DeviceSpec, sources: Iterable[Source]) -> None:
+        self.spec = spec
+        self.sources = tuple(sources)
+
+    @classmethod
+    def learn(cls, spec: DeviceSpec, tables: Mapping[tuple[Kernel, Problem], Mapping[TileConfig, float]]) -> Self:
+        """Keep the good part of full tables of times in µs; the key's kernel is the engine's plain one."""
+        sources = []
+        for (kernel, problem), table in tables.items():
+            limit_us = KEPT_WITHIN * min(table.values())
+            sources.append(Source(kernel, problem, {c: t for c, t in table.items() if t <= limit_us}))
+        return cls(spec, sources)
+
+    def without(self, weights: Iterable[WeightShape]) -> Portfolio:
+        """The portfolio as it would be had these weights never been recorded."""
+        left_out = frozenset(weights)
+        return Portfolio(self.spec, (s for s in self.sources if s.problem.shape.weight not in left_out))
+
+    def save(self, path: Path) -> None:
+        """Write a gzip-compressed JSON file; the same portfolio gives the same bytes."""
+        record = {"spec": asdict(self.spec), "fields": _FIELDS, "sources": [_source_fields(s) for s in self.sources]}
+        text = json.dumps(record, separators=(",", ":"))
+        path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Inverse of ``save``."""
+        record = json.loads(gzip.decompress(path.read_bytes()))
+        return cls(DeviceSpec.from_fields(record["spec"]), map(_source, record["sources"]))
+
+
+@cache
+def embedded_portfolio() -> Portfolio:
+    """The portfolio that ships with the package."""
+    return Portfolio.load(Path(str(importlib.resources.files("blockscale") / "data" / "portfolio.json.gz")))
+
+
+def portfolio_for(spec: DeviceSpec, portfolios: Sequence[Portfolio] | None = None) -> Portfolio | None:
+    """The portfolio whose device compiles to the same architecture as ``spec``, None for a device never seen.
+
+    ``portfolios`` defaults to the one that ships.
+    """
+    known = (embedded_portfolio(),) if portfolios is None else portfolios
+    return next((p for p in known if p.spec.arch == spec.arch and p.sources), None)
+
+
+def _source_fields(source: Source) -> dict[str, Any]:
+    shape, quant = source.problem.shape, source.problem.quant
+    rows = [[*(int(getattr(c, f)) for f in _FIELDS), round(t, 3)] for c, t in source.times.items()]
+    return {
+        "kernel": source.kernel,
+        "shape": [shape.M, shape.N, shape.K],
+        "quant": [quant.format, quant.block_n, quant.block_k],
+        "out_dtype": source.problem.out_dtype,
+        "configs": rows,
+    }
+
+
+def _source(fields: Mapping[str, Any]) -> Source:
+    form, block_n, block_k = fields["quant"]
+    quant = QuantScheme(QuantFormat(form), block_n, block_k)
+    problem = Problem(GemmShape(*fields["shape"]), quant, OutDtype(fields["out_dtype"]))
+    times = {}
+    for *values, time_us in fields["configs"]:
+        known: dict[str, Any] = dict(zip(_FIELDS, values, strict=True))
+        config = TileConfig(**{**known, "swap_ab": bool(known["swap_ab"])})
+        times[canonical(problem, config)] = time_us
+    return Source(Kernel(fields["kernel"]), problem, times)

@@ -1,0 +1,212 @@
+"""The default search: measure where a cost model, corrected by every result so far, expects the most improvement."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from blockscale.costmodel import CostModel, distance
+from blockscale.problem import Problem, TileConfig
+from blockscale.search.base import Knowledge, legal_starts
+from blockscale.search.surrogate import (
+    Array,
+    Observations,
+    Surrogate,
+    SurrogateSettings,
+    coordinates,
+    expected_improvement,
+)
+from blockscale.space import Space
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSearchSettings:
+    """How wide the search looks, in configs, and when it has seen enough.
+
+    ``worth_a_look`` is the improvement (share of the best time) that must be expected of a config for another round;
+    the rest of the round may promise ``round_share`` of it. Since an expected improvement is an average over being
+    wrong and being right, 0.3% stands for a small chance of gaining several per cent, and no good one of gaining 1%.
+    """
+
+    first: int = 6  # of the first round
+    first_blind: int = 10  # where no recording corrects the cost model
+    first_taught: int = 3  # where this run's other problems have shown something
+    round: int = 4
+    worth_a_look: float = 0.003
+    round_share: float = 0.5
+    slow: float = 0.7  # log: whatever is slower than this over the best says no more than that
+    leaders: int = 4  # whose neighbours are in view
+    expected: int = 200  # configs in view because the cost model expects much, where no recording helps
+    spread: int = 16  # configs in view at random, against a wrong model
+    known_problems: int = 6
+    known_configs: int = 24  # of each known problem, the fastest
+    surrogate: SurrogateSettings = field(default_factory=SurrogateSettings)
+
+
+class ModelSearch:
+    """Rounds of a few configs with the highest expected improvement, among those in view.
+
+    In view are what did well on recorded problems and on this run's other problems, neighbours of the leaders, a thin
+    random spread, and, for a device that no recording is akin to, what the cost model expects most of. A round has a
+    fixed size, whatever ``ask`` is called with, so the configs asked do not depend on how many the caller can try at
+    once. A failed config is passed over and says nothing about those beside it.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        priors: Sequence[TileConfig],
+        trials: int | None,
+        seed: int,
+        knowledge: Sequence[Knowledge],
+        cost_model: CostModel,
+        settings: ModelSearchSettings | None = None,
+    ) -> None:
+        self._space = space
+        self._settings = settings or ModelSearchSettings()
+        self._left = trials
+        self._cost_model = cost_model
+        self._asked: set[TileConfig] = set()
+        self._times: dict[TileConfig, float] = {}
+        self._queue: list[TileConfig] = []
+        self._waiting: set[TileConfig] = set()
+        self._known = _trimmed(knowledge, self._settings)
+        surrogate = self._settings.surrogate
+        error = surrogate.error if cost_model.is_informed else surrogate.blind_error
+        self._surrogate = Surrogate(self._likeness(), error, surrogate)
+        self._view = dict.fromkeys(self._first_view(random.Random(seed)))
+        self._enqueue(legal_starts(space, priors))
+        self._started = False
+
+    def ask(self, n: int) -> list[TileConfig]:
+        """The rest of the round, at most ``n``; a new round once every config of the last was told."""
+        if not self._queue and not self._waiting and self._left != 0:
+            self._enqueue(self._next_round())
+        elif not self._started:
+            self._enqueue(self._next_round())  # goes out together with the priors
+        self._started = True
+        if self._left is not None:
+            n = min(n, self._left)
+            self._left -= min(n, len(self._queue))
+        batch, self._queue = self._queue[:n], self._queue[n:]
+        self._waiting.update(batch)
+        return batch
+
+    def tell(self, config: TileConfig, time_us: float | None) -> None:
+        """Note an outcome; None counts as a try that showed nothing."""
+        self._waiting.discard(config)
+        if time_us is not None:
+            self._times[config] = time_us
+
+    def _enqueue(self, configs: Iterable[TileConfig]) -> None:
+        for config in configs:
+            if config not in self._asked:
+                self._asked.add(config)
+                self._queue.append(config)
+
+    def _next_round(self) -> list[TileConfig]:
+        s = self._settings
+        self._look_around()
+        pool = [config for config in self._view if config not in self._asked]
+        if not pool:
+            return self._anything()
+        expected = self._cost_model.expected_log_us(self._space.problem, pool)
+        prediction = self._surrogate.predict(self._observations(), self._places(pool))
+        mean = expected + prediction.mean
+        best = math.log(min(self._times.values())) if self._times else float(mean.min())
+        size = s.round if self._times else self._first_size()
+        chosen: list[int] = []
+        while len(chosen) < min(size, len(pool)):
+            gains = expected_improvement(mean, prediction.variance, best)
+            gains[chosen] = -1.0
+            # Rounded, so that the last bits of another machine's arithmetic do not decide.
+            index = int(np.argmax(np.round(gains, 9)))
+            if self._times and gains[index] < s.worth_a_look * (s.round_share if chosen else 1.0):
+                break
+            chosen.append(index)
+            prediction.suppose_measured(index)
+        return [pool[index] for index in chosen]
+
+    def _first_size(self) -> int:
+        s = self._settings
+        if self._known:
+            return s.first_taught
+        return s.first if self._cost_model.is_informed else s.first_blind
+
+    def _look_around(self) -> None:
+        leaders = sorted(self._times, key=lambda config: (self._times[config], config.complexity))
+        for leader in leaders[: self._settings.leaders]:
+            for neighbour in self._space.neighbours(leader):
+                if not self._cost_model.hopeless(neighbour):
+                    self._view[neighbour] = None
+
+    def _anything(self) -> list[TileConfig]:
+        """Where nothing in view is left, before anything ran: the space in its own order."""
+        if self._times:
+            return []
+        fresh = (config for config in self._space if config not in self._asked)
+        return [config for config, _ in zip(fresh, range(self._settings.first), strict=False)]
+
+    def _first_view(self, rng: random.Random) -> list[TileConfig]:
+        s, problem = self._settings, self._space.problem
+        good = self._cost_model.known_good(problem)
+        good += [self._space.canonical(config) for known in self._known for config in known.times]
+        view = legal_starts(self._space, good)
+        if not self._cost_model.is_informed:
+            view += self._most_expected()
+        view += self._space.sample(rng, s.spread)
+        return [config for config in view if not self._cost_model.hopeless(config)]
+
+    def _most_expected(self) -> list[TileConfig]:
+        """What the cost model expects most of, a tile in one GROUP_SIZE_M: it is blind to that, neighbours lead on."""
+        configs = [config for config in self._space if not self._cost_model.hopeless(config)]
+        if not configs:
+            return []
+        expected = self._cost_model.expected_log_us(self._space.problem, configs)
+        ranked = [configs[i] for i in np.argsort(expected, kind="stable")]
+        tiles = {replace(config, group_m=1): config for config in reversed(ranked[: 8 * self._settings.expected])}
+        return list(reversed(tiles.values()))[: self._settings.expected]
+
+    def _observations(self) -> Observations:
+        """This problem's results and what is known of others; far slower ones count as just slow."""
+        places, errors, problems = [], [], []
+        tables: list[tuple[Problem, dict[TileConfig, float]]] = [(self._space.problem, self._times)]
+        tables += [(known.problem, dict(known.times)) for known in self._known]
+        for index, (problem, times) in enumerate(tables):
+            if not times:
+                continue
+            configs = list(times)
+            logs = np.log([times[config] for config in configs])
+            logs = np.minimum(logs, logs.min() + self._settings.slow)
+            places.append(self._places(configs))
+            errors.append(logs - self._cost_model.expected_log_us(problem, configs))
+            problems.append(np.full(len(configs), index))
+        if not places:
+            return Observations(self._places([]), np.zeros(0), np.zeros(0, dtype=np.int64))
+        return Observations(np.concatenate(places), np.concatenate(errors), np.concatenate(problems))
+
+    def _places(self, configs: Sequence[TileConfig]) -> Array:
+        return coordinates(configs, self._space.axes, self._settings.surrogate)
+
+    def _likeness(self) -> Array:
+        """How alike the errors on two problems are: 1 on the diagonal, less with distance."""
+        s = self._settings.surrogate
+        problems = [self._space.problem, *(known.problem for known in self._known)]
+        apart = np.array([[distance(a, b) for b in problems] for a in problems])
+        shared = (1 - s.own) * np.exp(-apart / s.problem_reach)
+        return np.where(np.eye(len(problems), dtype=bool), 1.0, shared)
+
+
+def _trimmed(knowledge: Sequence[Knowledge], settings: ModelSearchSettings) -> list[Knowledge]:
+    """The first few problems with the fastest of their configs, so that the surrogate stays small."""
+    kept = []
+    for known in knowledge:
+        fastest = sorted(known.times, key=lambda config: (known.times[config], config.complexity))
+        if fastest:
+            times = {config: known.times[config] for config in fastest[: settings.known_configs]}
+            kept.append(Knowledge(known.problem, times))
+    return kept[: settings.known_problems]

@@ -1,0 +1,158 @@
+"""A Gaussian process over configs: what the measured ones say about those not measured yet.
+
+It models the logarithm of a time as the cost model's expectation plus an error. Errors of configs that are alike are
+alike, on one problem and, less so, on problems that are alike; each problem has besides a constant error of its own.
+Rasmussen and Williams, Gaussian Processes for Machine Learning, chapter 2, has the formulas.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockscale.problem import TileConfig
+from blockscale.space import Axis
+
+Array = NDArray[np.float64]
+
+# Steps along an axis over which errors stay alike (to 1/e). Fitted on the recorded H200 as SurrogateSettings was.
+_REACH = MappingProxyType(
+    {
+        "block_m": 0.7,
+        "block_n": 1.2,
+        "block_k": 0.8,
+        "group_m": 20.0,
+        "num_warps": 1.0,
+        "num_stages": 2.2,
+        "swap_ab": 1.5,
+        "split_k": 1.2,
+    }
+)
+_OTHER_REACH = 2.0  # of axes that no recording has
+
+
+@dataclass(frozen=True, slots=True)
+class SurrogateSettings:
+    """Standard deviations are of natural logarithms of times: 0.3 is about 30%.
+
+    ``error`` is how far off the cost model is on one config among others (``blind_error`` where no recording corrects
+    it), ``offset`` on a whole problem, ``noise`` a measurement. ``own`` is the share of the error's variance that no
+    other problem shares, ``problem_reach`` the distance of problems (`blockscale.costmodel.distance`) over which the
+    rest stays alike. A problem whose results surprise the model more or less than these say widens or narrows them;
+    ``confidence`` is how many results they weigh in that.
+    """
+
+    error: float = 0.2
+    blind_error: float = 0.4
+    offset: float = 0.5
+    noise: float = 0.01
+    own: float = 0.15
+    confidence: float = 16.0
+    problem_reach: float = 4.0
+    axis_reach: Mapping[str, float] = field(default_factory=lambda: _REACH)
+
+
+def coordinates(configs: Sequence[TileConfig], axes: Sequence[Axis], settings: SurrogateSettings) -> Array:
+    """Places of configs [configs, axes] in units of each axis's reach; values between two of an axis lie between."""
+    columns = []
+    for axis in axes:
+        known = [math.log2(1 + value) for value in axis.values]
+        values = [axis.values[0] if (v := getattr(c, axis.name)) is None else v for c in configs]
+        steps = np.interp(np.log2(1 + np.array(values, dtype=np.float64)), known, np.arange(len(known)))
+        columns.append(steps / settings.axis_reach.get(axis.name, _OTHER_REACH))
+    return np.stack(columns, axis=1) if columns else np.zeros((len(configs), 0))
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Measured configs of several problems: coordinates [n, axes], errors of the expectation [n] (log measured minus
+    log expected), and which problem each belongs to [n]; problem 0 is the one searched."""
+
+    places: Array
+    errors: Array
+    problems: NDArray[np.int64]
+
+
+class Prediction:
+    """Mean and variance of the error of every config asked about; ``suppose_measured`` narrows the variance.
+
+    ``surprise`` is how much larger than assumed the variance of what was observed is.
+    """
+
+    def __init__(
+        self, places: Array, mean: Array, variance: Array, explained: Array, surrogate: Surrogate, surprise: float = 1.0
+    ) -> None:
+        self.mean = mean
+        self._variance = variance
+        self.surprise = surprise
+        self._places = places
+        self._explained = explained  # [observations, configs]: rows of L⁻¹·K
+        self._surrogate = surrogate
+
+    @property
+    def variance(self) -> Array:
+        """Variance of each error, widened by the surprise."""
+        return self._variance * self.surprise
+
+    def suppose_measured(self, index: int) -> None:
+        """Narrow the variance as a measurement of one config would; the mean stays, as if it came out as expected."""
+        column = self._surrogate.own_covariance(self._places, self._places[index : index + 1])[:, 0]
+        column = column - self._explained.T @ self._explained[:, index]
+        row = column / math.sqrt(max(float(column[index]), 0.0) + self._surrogate.settings.noise**2)
+        self._explained = np.vstack([self._explained, row])
+        self._variance = np.maximum(self._variance - row**2, 0.0)
+
+
+class Surrogate:
+    """The process, given how alike the problems are (``alike`` [problems, problems], ones on the diagonal) and how far
+    off the cost model is on a config (``error``, a standard deviation)."""
+
+    def __init__(self, alike: Array, error: float, settings: SurrogateSettings) -> None:
+        self._alike = alike
+        self._error = error
+        self.settings = settings
+
+    def own_covariance(self, a: Array, b: Array) -> Array:
+        """Covariance [a, b] of the errors at two sets of places on the problem searched."""
+        return self._error**2 * _nearness(a, b) + self.settings.offset**2
+
+    def predict(self, observed: Observations, places: Array) -> Prediction:
+        """What ``observed`` says of the errors at ``places`` on the problem searched."""
+        s = self.settings
+        variance = np.full(len(places), self._error**2 + s.offset**2)
+        n = len(observed.errors)
+        if n == 0:
+            return Prediction(places, np.zeros(len(places)), variance, np.zeros((0, len(places))), self)
+        tasks = observed.problems
+        same = tasks[:, None] == tasks[None, :]
+        between = self._error**2 * _nearness(observed.places, observed.places) * self._alike[np.ix_(tasks, tasks)]
+        between += s.offset**2 * same + s.noise**2 * np.eye(n)
+        towards = self._error**2 * _nearness(observed.places, places) * self._alike[tasks, 0][:, None]
+        towards += s.offset**2 * (tasks == 0)[:, None]
+        lower = np.linalg.cholesky(between)
+        explained = np.linalg.solve(lower, towards)
+        whitened = np.linalg.solve(lower, observed.errors)
+        left = np.maximum(variance - (explained**2).sum(axis=0), 0.0)
+        surprise = (s.confidence + float(whitened @ whitened)) / (s.confidence + n)
+        return Prediction(places, explained.T @ whitened, left, explained, self, surprise)
+
+
+def expected_improvement(mean: Array, variance: Array, best: float) -> Array:
+    """How far below ``best`` each value is expected to fall, counting nothing where it does not.
+
+    Jones, Schonlau and Welch, Efficient Global Optimization of Expensive Black-Box Functions, 1998, equation 15.
+    """
+    deviation = np.sqrt(np.maximum(variance, 1e-12))
+    z = (best - mean) / deviation
+    below = 0.5 * (1 + np.array([math.erf(value / math.sqrt(2)) for value in z]))
+    return deviation * (z * below + np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi))
+
+
+def _nearness(a: Array, b: Array) -> Array:
+    nearness: Array = np.exp(-np.abs(a[:, None, :] - b[None, :, :]).sum(axis=2))
+    return nearness
