@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import re
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,13 +137,17 @@ def measure(args: argparse.Namespace, module: Any, m: int, n: int, k: int) -> di
     return row
 
 
-def gain(row: dict[str, Any], name: str) -> float:
-    """Time of ``name`` over time of the tuned config: the median over rounds of the two samples' ratio.
+def median_ratio(samples_us: Sequence[float], others_us: Sequence[float]) -> float:
+    """The median over rounds of a sample's time over the other one's of the same round.
 
     Both samples of a round were taken milliseconds apart, so a clock that steps between rounds is in neither ratio.
     """
-    pairs = zip(row[name]["samples_us"], row["tuned"]["samples_us"], strict=True)
-    return statistics.median(other / tuned for other, tuned in pairs)
+    return statistics.median(sample / other for sample, other in zip(samples_us, others_us, strict=True))
+
+
+def gain(row: dict[str, Any], name: str) -> float:
+    """Time of ``name`` over time of the tuned config."""
+    return median_ratio(row[name]["samples_us"], row["tuned"]["samples_us"])
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
