@@ -234,16 +234,15 @@ def report(device: str, found: Extrapolation, compiled: Sequence[Compiled], time
         f"median {statistics.median(seconds):.2f} s, longest {seconds[-1]:.1f} s; "
         f"failed: {', '.join(f'{count} {name}' for name, count in failures.items()) or 'none'}"
     ]
-    for m in sorted({each.M for each in timed}):
-        for size in sorted({(each.N, each.K) for each in timed}):
-            times = [each for each in timed if each.M == m and (each.N, each.K) == size]
-            if times:
-                mean_ms = 1e3 * statistics.fmean(each.spent_s for each in times)
-                mean_us = statistics.fmean(each.time_us for each in times)
-                lines.append(
-                    f"M={m} {size[0]}×{size[1]}: {mean_ms:.2f} ms a config, launches of {mean_us:.1f} µs on average, "
-                    f"{len(times)} configs"
-                )
+    by_problem: dict[tuple[int, int, int], list[Timed]] = {}
+    for each in timed:
+        by_problem.setdefault((each.M, each.N, each.K), []).append(each)
+    for (m, n, k), times in sorted(by_problem.items()):
+        mean_ms = 1e3 * statistics.fmean(each.spent_s for each in times)
+        mean_us = statistics.fmean(each.time_us for each in times)
+        lines.append(
+            f"M={m} {n}×{k}: {mean_ms:.2f} ms a config, launches of {mean_us:.1f} µs on average, {len(times)} configs"
+        )
     hours, error_hours = found.compiling_s / 3600, found.compiling_error_s / 3600
     lines.append(
         f"the whole job: {found.kernels} kernels to compile, {hours:.1f} ± {error_hours:.1f} h, and "
