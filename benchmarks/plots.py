@@ -59,6 +59,7 @@ def draw_regret(curves: Sequence[Curve], output: Path) -> None:
             title=title, xlabel="trials of a problem", ylabel="slower than the best of the table, %", ylim=(0, None)
         )
         panel.set_yscale("symlog", linthresh=0.1)
+        panel.yaxis.set_major_formatter("{x:g}")
         panel.grid(alpha=0.3)
     panels[0].legend()
     _save(figure, output)
@@ -81,7 +82,7 @@ def draw_time(runs: Sequence[Mapping[str, Any]], output: Path) -> None:
             axes.vlines(target_s, place - 0.4, place + 0.4, colors="black", linestyles="dashed")
     axes.set_yticks(places, names)
     axes.invert_yaxis()
-    axes.set(xlabel="wall time, s", title="one run from cold; dashed: the time it should stay within")
+    axes.set(xlabel="wall time, s", title="runs from cold; dashed: the time to stay within")
     figure.legend(loc="outside lower center", ncols=4, fontsize="small")
     _save(figure, output)
 
