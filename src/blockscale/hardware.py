@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any, Self
 
 from blockscale.problem import Problem, QuantFormat
@@ -38,6 +39,12 @@ _PEAKS = {
     "AMD Instinct MI300X": Peaks(4300, 2614),
     "AMD Instinct MI325X": Peaks(5000, 2614),
 }
+
+
+@cache
+def _compute_capability(arch: str) -> int:
+    digits = arch.removeprefix("sm_").rstrip("af")
+    return int(digits) if digits.isdigit() else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +87,7 @@ class DeviceSpec:
     @property
     def compute_capability(self) -> int:
         """90 for ``sm_90``; 0 off CUDA."""
-        digits = self.arch.removeprefix("sm_").rstrip("af")
-        return int(digits) if self.vendor is Vendor.CUDA and digits.isdigit() else 0
+        return _compute_capability(self.arch) if self.vendor is Vendor.CUDA else 0
 
     @property
     def fp8_format(self) -> str:

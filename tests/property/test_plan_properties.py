@@ -27,10 +27,10 @@ def jobs_of(some_weights, sizes, engines=("sglang", "vllm")):
     ]
 
 
-@given(weights, batch_sizes)
-def test_every_source_stands_before_its_job_and_once(some_weights, sizes):
+@given(weights, batch_sizes, st.booleans())
+def test_every_source_stands_before_its_job_and_once(some_weights, sizes, across):
     jobs = jobs_of(some_weights, sizes)
-    found = sources(jobs)
+    found = sources(jobs, across_weights=across)
     assert len(found) == len(jobs)
     for i, above in enumerate(found):
         assert all(j < i for j in above)
@@ -43,7 +43,7 @@ def test_every_source_stands_before_its_job_and_once(some_weights, sizes):
 def test_a_job_learns_from_all_earlier_levels_of_its_weight_the_nearest_first(some_weights, sizes):
     jobs = jobs_of(some_weights, sizes, engines=("sglang",))
     level = levels(sizes)
-    for (_, problem), above in zip(jobs, sources(jobs), strict=True):
+    for (_, problem), above in zip(jobs, sources(jobs, across_weights=True), strict=True):
         own = [jobs[i][1].shape.M for i in above if jobs[i][1].shape.weight == problem.shape.weight]
         m = problem.shape.M
         assert set(own) == {size for size in sizes if level[size] < level[m]}
@@ -53,12 +53,20 @@ def test_a_job_learns_from_all_earlier_levels_of_its_weight_the_nearest_first(so
 @given(weights, batch_sizes)
 def test_other_weights_teach_at_the_same_batch_size_and_are_few(some_weights, sizes):
     jobs = jobs_of(some_weights, sizes)
-    for (name, problem), above in zip(jobs, sources(jobs), strict=True):
+    for (name, problem), above in zip(jobs, sources(jobs, across_weights=True), strict=True):
         others = [jobs[i] for i in above if jobs[i][1].shape.weight != problem.shape.weight]
         assert len(others) <= 3
         assert all(other == name and p.shape.M == problem.shape.M for other, p in others)
         if problem.shape.weight != some_weights[0]:
             assert others
+
+
+@given(weights, batch_sizes)
+def test_without_teaching_across_weights_every_weight_begins_at_once(some_weights, sizes):
+    jobs = jobs_of(some_weights, sizes, engines=("sglang",))
+    found = sources(jobs, across_weights=False)
+    assert [jobs[i][1].shape.weight for i, above in enumerate(found) if not above] == some_weights
+    assert all(jobs[j][1].shape.weight == jobs[i][1].shape.weight for i, above in enumerate(found) for j in above)
 
 
 @given(batch_sizes)
@@ -79,7 +87,7 @@ def test_the_stock_batch_sizes_begin_in_the_middle():
 
 def test_a_later_engine_learns_first_from_the_same_problem():
     jobs = jobs_of([WeightShape(2112, 7168)], (1, 16, 64))
-    found = sources(jobs)
+    found = sources(jobs, across_weights=True)
     for i, (name, problem) in enumerate(jobs):
         if name == "vllm":
             assert jobs[found[i][0]] == ("sglang", problem)

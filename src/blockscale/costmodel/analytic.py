@@ -1,7 +1,7 @@
 """A rough clock for configs that nothing has been measured of: waves, bytes, stages, matrix instructions.
 
 It orders configs, and decides nothing: what counts is measured. Its constants are rounded properties of GPUs of the
-last years; the cost of a barrier and the L2's share were read off one H200.
+last years; the cost of a barrier and what the L2 gives were read off one H200.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOAD_LATENCY_US = 0.8  # device memory, under load
 SYNC_US_PER_WARP = 0.05  # barrier, addresses and issue of one K step; more warps wait longer for each other
 LAUNCH_US = 2.0
 REDUCTION_LAUNCH_US = 1.5  # a second kernel in the same graph
-L2_OVER_MEMORY = 2.0  # L2-to-SM bandwidth over that of device memory
+L2_BYTES_PER_CYCLE = 38  # that one unit draws from L2 while all do
 FALLBACK_MMA_RATE = 0.5  # of the older mma, where too few rows rule a warpgroup's instruction out
 UNKNOWN_PEAKS = Peaks(bandwidth_gb_s=2000, tflops_8bit=700)
 
@@ -86,8 +86,8 @@ def analytic_us(problem: Problem, configs: ConfigArrays, spec: DeviceSpec) -> Ar
     matrix = 2 * elements * configs.block_k / rate
     # The product of both scales, then the FMA.
     scaling = 2 * elements / np.minimum(FP32_LANES, threads) / (CLOCK_GHZ * 1e3)
-    l2_rate = L2_OVER_MEMORY * peaks.bandwidth_gb_s * 1e3
-    traffic = (configs.block_m + configs.block_n) * configs.block_k / (l2_rate / spec.compute_units)
+    l2_rate = L2_BYTES_PER_CYCLE * CLOCK_GHZ * 1e3  # bytes a µs of one unit
+    traffic = (configs.block_m + configs.block_n) * configs.block_k / l2_rate
     # Matrix instructions need whole tiles in registers: where two do not fit, one goes out and comes back each step.
     spill = 2 * 4 * elements / (LOCAL_MEMORY_BYTES_PER_CYCLE * CLOCK_GHZ * 1e3)
     spill = np.where(registers > REGISTERS_PER_THREAD, spill, 0.0)
@@ -108,7 +108,7 @@ def analytic_us(problem: Problem, configs: ConfigArrays, spec: DeviceSpec) -> Ar
     loop = np.maximum(rounds * (LOAD_LATENCY_US + steps * latency), LOAD_LATENCY_US + per_unit * steps * pipes)
     memory = problem.bytes_moved / peaks.bandwidth_gb_s / 1e3
     partial_bytes = 4 * shape.M * shape.N * configs.split_k
-    reduction = np.where(configs.split_k > 1, REDUCTION_LAUNCH_US + 2 * partial_bytes / l2_rate, 0.0)
+    reduction = np.where(configs.split_k > 1, REDUCTION_LAUNCH_US + 2 * partial_bytes / (l2_rate * spec.compute_units), 0.0)
     return LAUNCH_US + np.maximum(loop, memory) + reduction
 
 

@@ -48,6 +48,7 @@ class CostModel:
         self._sources = _sources_of(portfolio, kernel) if portfolio else ()
         self._sources_spec = portfolio.spec if portfolio else spec
         self._near = lru_cache(maxsize=None)(self._nearest)
+        self._offsets: dict[Problem, float] = {}
         self._expected: dict[Problem, dict[TileConfig, float]] = {}
 
     @property
@@ -88,9 +89,14 @@ class CostModel:
     def _nearest(self, problem: Problem) -> tuple[_Near, ...]:
         ranked = sorted(self._sources, key=lambda source: (distance(problem, source.problem), source.problem))
         return tuple(
-            _Near(source, math.exp(-distance(problem, source.problem) / SOURCE_REACH), self._offset(source))
+            _Near(source, math.exp(-distance(problem, source.problem) / SOURCE_REACH), self._offset_of(source))
             for source in ranked[:SOURCES]
         )
+
+    def _offset_of(self, source: Source) -> float:
+        if source.problem not in self._offsets:
+            self._offsets[source.problem] = self._offset(source)
+        return self._offsets[source.problem]
 
     def _offset(self, source: Source) -> float:
         configs = list(source.times)

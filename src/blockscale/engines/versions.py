@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from blockscale.errors import InputError
 
@@ -21,6 +22,7 @@ _PATTERN = re.compile(
 )
 
 
+@lru_cache
 def parse_version(text: str) -> Version:
     """Read a version as package indexes write them; ``main`` counts as newer than every release.
 

@@ -39,7 +39,7 @@ class ModelSearchSettings:
     worth_a_look: float = 0.003
     round_share: float = 0.5
     slow: float = 0.7  # log: whatever is slower than this over the best says no more than that
-    leaders: int = 4  # whose neighbours are in view
+    leaders: int = 4  # tiles whose best config's neighbours are in view
     expected: int = 200  # configs in view because the cost model expects much, where no recording helps
     spread: int = 16  # configs in view at random, against a wrong model
     known_problems: int = 6
@@ -78,6 +78,7 @@ class ModelSearch:
         surrogate = self._settings.surrogate
         error = surrogate.error if cost_model.is_informed else surrogate.blind_error
         self._surrogate = Surrogate(self._likeness(), error, surrogate)
+        self._looked_around: set[TileConfig] = set()
         self._view = dict.fromkeys(self._first_view(random.Random(seed)))
         self._enqueue(legal_starts(space, priors))
         self._started = False
@@ -120,15 +121,17 @@ class ModelSearch:
         best = math.log(min(self._times.values())) if self._times else float(mean.min())
         size = s.round if self._times else self._first_size()
         chosen: list[int] = []
-        while len(chosen) < min(size, len(pool)):
-            gains = expected_improvement(mean, prediction.variance, best)
-            gains[chosen] = -1.0
+        open_ = np.ones(len(pool), dtype=bool)
+        while len(chosen) < size and open_.any():
+            gains = np.where(open_, expected_improvement(mean, prediction.variance, best), -1.0)
             # Rounded, so that the last bits of another machine's arithmetic do not decide.
             index = int(np.argmax(np.round(gains, 9)))
             if self._times and gains[index] < s.worth_a_look * (s.round_share if chosen else 1.0):
                 break
             chosen.append(index)
             prediction.suppose_measured(index)
+            # The rest of a tile's configs can wait for what this one shows.
+            open_ &= np.array([_tile(config) != _tile(pool[index]) for config in pool])
         return [pool[index] for index in chosen]
 
     def _first_size(self) -> int:
@@ -138,11 +141,22 @@ class ModelSearch:
         return s.first if self._cost_model.is_informed else s.first_blind
 
     def _look_around(self) -> None:
-        leaders = sorted(self._times, key=lambda config: (self._times[config], config.complexity))
-        for leader in leaders[: self._settings.leaders]:
-            for neighbour in self._space.neighbours(leader):
-                if not self._cost_model.hopeless(neighbour):
-                    self._view[neighbour] = None
+        """Bring neighbours of the leaders, the best config of each of the best tiles, into view."""
+        ranked = sorted(self._times, key=lambda config: (self._times[config], config.complexity))
+        tiles: dict[tuple[object, ...], TileConfig] = {}
+        for config in ranked:
+            tiles.setdefault(_tile(config), config)
+        for leader in list(tiles.values())[: self._settings.leaders]:
+            if leader not in self._looked_around:
+                self._looked_around.add(leader)
+                found = (c for c in self._around(leader) if not self._cost_model.hopeless(c))
+                self._view.update(dict.fromkeys(found))
+
+    def _around(self, leader: TileConfig) -> list[TileConfig]:
+        """Its neighbours, and itself with every GROUP_SIZE_M: one value says little of the next."""
+        groups = [axis.values for axis in self._space.axes if axis.name == "group_m"]
+        regrouped = [leader.with_(group_m=value) for values in groups for value in values]
+        return [*self._space.neighbours(leader), *legal_starts(self._space, regrouped)]
 
     def _anything(self) -> list[TileConfig]:
         """Where nothing in view is left, before anything ran: the space in its own order."""
@@ -199,6 +213,10 @@ class ModelSearch:
         apart = np.array([[distance(a, b) for b in problems] for a in problems])
         shared = (1 - s.own) * np.exp(-apart / s.problem_reach)
         return np.where(np.eye(len(problems), dtype=bool), 1.0, shared)
+
+
+def _tile(config: TileConfig) -> tuple[object, ...]:
+    return config.block_m, config.block_n, config.block_k, config.swap_ab, config.split_k
 
 
 def _trimmed(knowledge: Sequence[Knowledge], settings: ModelSearchSettings) -> list[Knowledge]:

@@ -145,12 +145,17 @@ class Surrogate:
 def expected_improvement(mean: Array, variance: Array, best: float) -> Array:
     """How far below ``best`` each value is expected to fall, counting nothing where it does not.
 
-    Jones, Schonlau and Welch, Efficient Global Optimization of Expensive Black-Box Functions, 1998, equation 15.
+    Jones, Schonlau and Welch, Efficient Global Optimization of Expensive Black-Box Functions, 1998, equation 15. Where
+    ``best`` is more than four standard deviations away, less than 1e-5 of one is expected: 0 is given.
     """
     deviation = np.sqrt(np.maximum(variance, 1e-12))
     z = (best - mean) / deviation
-    below = 0.5 * (1 + np.array([math.erf(value / math.sqrt(2)) for value in z]))
-    return deviation * (z * below + np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi))
+    gains = np.zeros(len(z))
+    near = z > -4.0
+    z, deviation = z[near], deviation[near]
+    below = 0.5 * (1 + np.array([math.erf(value) for value in z / math.sqrt(2)]))
+    gains[near] = deviation * (z * below + np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi))
+    return gains
 
 
 def _nearness(a: Array, b: Array) -> Array:

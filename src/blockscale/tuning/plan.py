@@ -39,11 +39,12 @@ def in_order(problems: Sequence[Problem]) -> list[Problem]:
     return sorted(problems, key=lambda p: (level[p.shape.M], -measuring_s(p), p))
 
 
-def sources(jobs: Sequence[tuple[str, Problem]]) -> list[tuple[int, ...]]:
+def sources(jobs: Sequence[tuple[str, Problem]], *, across_weights: bool) -> list[tuple[int, ...]]:
     """For each (engine, problem) the indices of those that it learns from, the most akin first; all stand before it.
 
     ``jobs`` are listed weight by weight, each weight's problems ``in_order``. The most akin is an earlier engine's job
-    of the same problem, then come the own weight's, then those of other weights.
+    of the same problem, then come the own weight's, then, ``across_weights``, those of other weights: where recorded
+    problems teach as much already, waiting for other weights would only leave the GPU idle.
     """
     index = {job: i for i, job in enumerate(jobs)}
     weights = list(dict.fromkeys(problem.shape.weight for _, problem in jobs))
@@ -56,7 +57,7 @@ def sources(jobs: Sequence[tuple[str, Problem]]) -> list[tuple[int, ...]]:
     def of(engine: str, problem: Problem) -> tuple[int, ...]:
         weight, m = problem.shape.weight, problem.shape.M
         own = level[engine, weight]
-        similar = [w for w in weights if wave[w] < wave[weight] and (engine, w) in level]
+        similar = [w for w in weights if across_weights and wave[w] < wave[weight] and (engine, w) in level]
         similar = sorted(similar, key=lambda w: _distance(w, weight))[:_SIMILAR_WEIGHTS]
         akin = [(other, problem) for other in dict.fromkeys(e for e, _ in jobs)]
         akin += [(engine, p) for p in _nearest_first(by_file[engine, weight], m) if own[p.shape.M] < own[m]]

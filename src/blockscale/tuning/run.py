@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from threadpoolctl import threadpool_limits
+
 from blockscale.costmodel import Portfolio, portfolio_for
 from blockscale.engines import Engine, require_writable
 from blockscale.errors import BlockscaleError, InputError
@@ -133,9 +135,12 @@ class _Run:
     def decide_all(self) -> None:
         """Tune every job, and write each weight's file when its last one is decided."""
         tuner = ProblemTuner(self._request, self._device, self._observe, self._portfolio)
-        learns_from = sources([(job.engine.name, job.problem) for job in self.jobs])
+        informed = self._portfolio is not None and bool(self._portfolio.sources)
+        learns_from = sources([(j.engine.name, j.problem) for j in self.jobs], across_weights=not informed)
         scheduler = Scheduler(self.jobs, learns_from, tuner, self._ledger, self._observe, self._decided)
-        scheduler.run(self._request.time_budget_s)
+        # The searches' matrices are small: threads would only take cores from the compilers and wait for each other.
+        with threadpool_limits(limits=1):
+            scheduler.run(self._request.time_budget_s)
 
     def _decided(self, job: Job, decision: Decision) -> None:
         weight = job.problem.shape.weight
