@@ -1,10 +1,11 @@
-"""Recorded devices: both layouts, what is refused, and writing."""
+"""Recorded devices: all layouts, what is refused, and writing."""
 
 import gzip
 import json
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -137,6 +138,63 @@ def test_foreign_and_cut_files_are_refused_by_line(tmp_path, lines, line, rule):
         load_recording(path)
     assert f"{path} line {line}:" in str(refusal.value)
     assert rule in str(refusal.value)
+
+
+LAYOUT_3 = Path(__file__).parents[1] / "golden" / "recording_layout_3.jsonl"
+
+
+def damaged(path, number, **changes):
+    """The layout 3 file with other fields on one line, None to leave one out."""
+    lines = [json.loads(line) for line in LAYOUT_3.read_text(encoding="utf-8").splitlines()]
+    changed = lines[number - 1] | changes
+    lines[number - 1] = {name: value for name, value in changed.items() if value is not None}
+    return write_lines(path, *lines)
+
+
+@pytest.mark.parametrize(
+    ("number", "changes", "rule"),
+    [
+        (2, {"record": "trials"}, "not the list of configs"),
+        (2, {"configs": [{"BLOCK_SIZE_M": 16}]}, "BLOCK_SIZE_N"),
+        (2, {"configs": None}, "'configs' is missing"),
+        (3, {"record": "trial"}, "not a trial record"),
+        (3, {"kernel": "cutlass"}, "cutlass"),
+        (3, {"config": [0, 9, 0]}, "trial 2: step 9 leads to none of the 4 configs"),
+        (3, {"config": [0, -1, 0]}, "trial 2: step -1"),
+        (3, {"config": [0, True, 0]}, "trial 2: step True"),
+        (3, {"config": [0, 2]}, "as many values as there are trials"),
+        (3, {"status": ["ok", "ok"]}, "status is not a list of as many values"),
+        (3, {"status": "okk"}, "status is not a list"),
+        (3, {"status": ["ok", "great", "ok"]}, "trial 2: 'great'"),
+        (3, {"samples_us": [[1.0], [2.0], []]}, "trial 3: status ok has no time"),
+        (3, {"compile_s": [0.5, -1, 0]}, "trial 2: compile_s = -1"),
+        (3, {"phase": None}, "'phase' is missing"),
+        (3, {"config": [], "phase": [], "status": [], "samples_us": [], "compile_s": [], "elapsed_s": []}, "no trial"),
+    ],
+)
+def test_wrong_columns_are_refused_by_line_and_trial(tmp_path, number, changes, rule):
+    path = damaged(tmp_path / "r.jsonl", number, **changes)
+    with pytest.raises(InputError) as refusal:
+        tuple(load_recording(path))
+    assert f"{path} line {number}:" in str(refusal.value)
+    assert rule in str(refusal.value)
+
+
+@pytest.mark.parametrize(("lines", "rule"), [(1, "no trial follows"), (2, "no trial follows"), (2.5, "JSON")])
+def test_cut_columns_are_refused(tmp_path, lines, rule):
+    whole = LAYOUT_3.read_text(encoding="utf-8").splitlines()
+    kept = whole[: int(lines)] + ([whole[2][:-30]] if lines % 1 else [])
+    path = tmp_path / "r.jsonl"
+    path.write_text("\n".join(kept), encoding="utf-8")
+    with pytest.raises(InputError, match=rule):
+        load_recording(path)
+
+
+def test_wrong_columns_of_one_problem_leave_the_others_readable(tmp_path):
+    recording = load_recording(damaged(tmp_path / "r.jsonl", 3, status=["ok", "great", "ok"]))
+    assert len(recording.trials(PROBLEM, Kernel.FP8_HOPPER)) == 1
+    with pytest.raises(InputError, match="line 3"):
+        recording.trials(PROBLEM, Kernel.FP8)
 
 
 def test_wrong_value_in_the_middle_is_refused_when_its_problem_is_read(tmp_path):
