@@ -38,10 +38,12 @@ class Bench:
     def device(self) -> Device:
         return ReplayDevice(self._recording)
 
-    def tune(self, *batch_sizes: int, device: Device | None = None, **more: object) -> RunSummary:
+    def tune(
+        self, *batch_sizes: int, device: Device | None = None, store: str = "s.db", **more: object
+    ) -> RunSummary:
         request = TuneRequest((WeightShape(2112, 7168),), batch_sizes, (("sglang", self.folder),), **more)
-        with Store.open(self.folder / "s.db") as store:
-            return run_tune(request, [engine("sglang")], device or self.device, store, self.events.append)
+        with Store.open(self.folder / store) as opened:
+            return run_tune(request, [engine("sglang")], device or self.device, opened, self.events.append)
 
     def entries(self) -> dict[str, dict]:
         return json.loads(self.file.read_text())
@@ -57,10 +59,11 @@ def notes(bench):
 
 
 def test_a_run_with_fewer_trials_repeated_after_a_better_one_leaves_the_better_entries(bench):
-    poorer = bench.tune(1, 16, trials=3)
+    few = {"search": "random", "trials": 3}
+    poorer = bench.tune(1, 16, **few)
     bench.tune(1, 16)
     better = bench.file.read_bytes()
-    again = bench.tune(1, 16, trials=3)
+    again = bench.tune(1, 16, **few)
     assert bench.file.read_bytes() == better
     assert {r.outcome for r in again.results} == {Outcome.KEPT}
     assert all(a.time_us < p.time_us for a, p in zip(again.results, poorer.results, strict=True))
@@ -86,6 +89,15 @@ def test_a_worse_entry_that_somebody_put_there_is_beaten_again(bench):
     assert bench.file.read_bytes() == tuned
 
 
+def test_what_the_run_wrote_under_one_key_is_somebody_elses_under_another(bench):
+    bench.tune(1, 16, trials=3)
+    entries = bench.entries()
+    assert entries["1"] != entries["16"]
+    bench.file.write_text(json.dumps({**entries, "16": entries["1"]}))
+    bench.tune(1, 16, trials=3)
+    assert len(notes(bench)) == 1
+
+
 @pytest.mark.parametrize("change", ["deleted", "broken", "key_added", "key_null"])
 def test_what_changes_no_entry_of_the_run_starts_nothing_anew(bench, change):
     bench.tune(16)
@@ -108,10 +120,13 @@ def test_with_overwrite_the_runs_own_entries_win_again(bench):
     assert bench.file.read_bytes() == own
 
 
-@pytest.mark.parametrize("trial", [60, 90, 130])
-def test_entries_that_an_interrupted_run_wrote_are_its_own(bench, trial):
-    bench.file.write_text(json.dumps({"16": POOR, "4096": POOR}))
-    lost = FaultyDevice(bench.device, FaultPlan(at_trial={trial: Fault.DEVICE_LOST}))
+@pytest.mark.parametrize("share", [0.4, 0.6, 0.9])
+def test_entries_that_an_interrupted_run_wrote_are_its_own(bench, share):
+    before = json.dumps({"16": POOR, "4096": POOR})
+    bench.file.write_text(before)
+    whole = bench.tune(1, 16, 64, store="whole.db").trials_measured
+    bench.file.write_text(before)
+    lost = FaultyDevice(bench.device, FaultPlan(at_trial={int(share * whole): Fault.DEVICE_LOST}))
     with pytest.raises(IncompleteRunError):
         bench.tune(1, 16, 64, device=lost)
     bench.tune(1, 16, 64)

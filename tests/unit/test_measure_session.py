@@ -223,10 +223,10 @@ def test_finals_interleave_on_inputs_that_screening_did_not_see() -> None:
     session.screen(PROBLEM, candidate(1), None)
     kernels.order.clear()
     measured = session.finals(PROBLEM, [candidate(1), candidate(2), candidate(3)])
-    assert [len(m.samples_us) for m in measured if m is not None] == [7, 7, 7]
+    assert [len(m.samples_us) for m in measured if m is not None] == [session.plan.rounds] * 3
     assert kernels.problem_seeds[0] != kernels.problem_seeds[1]
     turns = [now for before, now in zip([0, *kernels.order], kernels.order, strict=False) if before != now]
-    assert turns == [1, 2, 3, *(i + 1 for order in round_orders(3, 7) for i in order)]
+    assert turns == [1, 2, 3, *(i + 1 for order in round_orders(3, session.plan.rounds) for i in order)]
 
 
 def test_a_finalist_that_turns_wrong_late_is_out_and_the_others_finish() -> None:
@@ -234,7 +234,7 @@ def test_a_finalist_that_turns_wrong_late_is_out_and_the_others_finish() -> None
     right, wrong = session.finals(PROBLEM, [candidate(1), candidate(7)])
     assert right is not None
     assert right.status is TrialStatus.OK
-    assert len(right.samples_us) == 7
+    assert len(right.samples_us) == session.plan.rounds
     assert wrong is not None
     assert wrong.status is TrialStatus.WRONG_RESULT
 
@@ -261,7 +261,7 @@ def test_a_final_sample_fills_its_time_whatever_a_pass_takes() -> None:
         session, gpu, _ = session_of(launch_us=launch_us)
         (measured,) = session.finals(PROBLEM, [candidate(1)])
         assert measured is not None
-        assert measured.samples_us == pytest.approx([launch_us] * 7)
+        assert measured.samples_us == pytest.approx([launch_us] * session.plan.rounds)
         assert gpu.series[-1].passes * SETS * launch_us >= session.plan.round_us
 
 

@@ -61,11 +61,27 @@ def test_the_choice_does_not_depend_on_the_order_of_trials(order):
     assert select([trials[i] for i in order], DEFAULT).winner == SIMPLE
 
 
+def screened_at(*times_us: float) -> list[Trial]:
+    return [final(Candidate(Kernel.FP8, TileConfig(16 << i, 64, 128)), us) for i, us in enumerate(times_us)]
+
+
 def test_finalists_are_the_baselines_that_ran_and_the_fastest_others():
-    screened = [final(Candidate(Kernel.FP8, TileConfig(16 << i, 64, 128)), 10.0 + i) for i in range(4)]
+    screened = screened_at(10.2, 10.0, 10.1, 10.25)
     failed = final(SPLIT, status=TrialStatus.COMPILE_ERROR)
     got = finalists([*screened, failed, final(DEFAULT, 33.0)], [DEFAULT, SPLIT], SelectionRules(finalists=2))
+    assert got == [DEFAULT, screened[1].candidate, screened[2].candidate]
+
+
+def test_what_cannot_be_the_fastest_whatever_the_noise_is_no_finalist():
+    rules = SelectionRules()
+    limit_us = 10.0 * (1 + rules.contention)
+    screened = screened_at(10.0, limit_us - 0.01, limit_us + 0.01, 2 * limit_us)
+    got = finalists([*screened, final(DEFAULT, 33.0)], [DEFAULT], rules)
     assert got == [DEFAULT, screened[0].candidate, screened[1].candidate]
+
+
+def test_a_baseline_far_ahead_meets_no_finalist_that_could_not_beat_it():
+    assert finalists([*screened_at(33.0, 34.0), final(DEFAULT, 9.0)], [DEFAULT], SelectionRules()) == [DEFAULT]
 
 
 def test_standard_error_of_one_two_and_many_samples():
