@@ -185,6 +185,7 @@ class Recorder:
     def run(self, until_s: float) -> None:
         """Record until all is done or the clock passes ``until_s``; work that is not finished then is given up."""
         self._store.register(self._device.environment, self._device.spec)
+        self._device.prepare([table.problem for _, table in self._coming])
         self._fill(until_s)
         while self._open and self._clock() < until_s:
             done = self._device.next_done()
@@ -211,7 +212,6 @@ class Recorder:
             )
             waiting, best_us = left_to_try(candidates(table, self._device.spec), held)
             if waiting:
-                self._device.prepare([table.problem])
                 self._open.append(_Open(table, rank, deque(waiting), best_us, self._clock()))
                 self._start(self._open[-1])
 

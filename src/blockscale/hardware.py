@@ -61,6 +61,7 @@ class DeviceSpec:
     warp_size: int
     l2_bytes: int
     memory_bytes: int
+    shared_memory_per_unit: int = 0  # that the blocks of one SM or CU divide; 0: not told, about what one can ask for
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Self:
@@ -120,4 +121,5 @@ H200 = DeviceSpec(
     warp_size=32,
     l2_bytes=60 * 1024 * 1024,
     memory_bytes=150_000_000_000,
+    shared_memory_per_unit=233_472,
 )

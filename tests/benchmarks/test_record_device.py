@@ -48,6 +48,7 @@ class FakeDevice:
         self._at_work = []
 
     def prepare(self, problems):
+        assert not self._at_work, "a real device would mistake the answers of its work"
         self.prepared = problems
 
     def start(self, work, rank):

@@ -15,10 +15,11 @@ from pathlib import Path
 
 from blockscale.cli import tune
 from blockscale.cli.main import main
+from blockscale.costmodel import ConfigArrays, analytic_us
 from blockscale.executor.base import DeviceClock, Done, Work
 from blockscale.hardware import H200, DeviceSpec
+from blockscale.measure.timing import TimingPlan
 from blockscale.problem import Candidate, Environment, Phase, Problem, Trial, TrialStatus
-from blockscale.search.estimate import estimate_us
 
 
 class EstimatedDevice:
@@ -33,12 +34,16 @@ class EstimatedDevice:
     def __init__(self) -> None:
         self._waiting: deque[Work] = deque()
 
+    def can_try(self, problem: Problem, candidate: Candidate) -> bool:
+        return True
+
     def start(self, work: Work, rank: int) -> None:
         self._waiting.append(work)
 
     def next_done(self) -> Done:
         work = self._waiting.popleft()
-        samples = 5 if work.phase is Phase.SCREEN else 7
+        plan = TimingPlan()
+        samples = plan.samples if work.phase is Phase.SCREEN else plan.rounds
         return Done(work, tuple(self._trial(work.problem, c, work.phase, samples) for c in work.candidates))
 
     def clock(self) -> DeviceClock:
@@ -52,7 +57,8 @@ class EstimatedDevice:
 
     def _trial(self, problem: Problem, candidate: Candidate, phase: Phase, samples: int) -> Trial:
         noise = random.Random(f"{problem} {candidate} {phase}")
-        time_us = estimate_us(problem, candidate.config, self.spec)
+        arrays = ConfigArrays.of([candidate.config], problem.quant, self.spec)
+        time_us = float(analytic_us(problem, arrays, self.spec)[0])
         times = tuple(time_us * noise.uniform(1.0, 1.02) for _ in range(samples))
         trial = Trial(problem, candidate, TrialStatus.OK, phase, times, labels=("power_capped",))
         return replace(trial, compile_s=noise.uniform(0.3, 2.0), elapsed_s=noise.uniform(0.01, 0.1))

@@ -109,7 +109,7 @@ def test_a_space_offers_only_what_fits_and_reads_right_scales(eng, shape, quant,
     assert drawn
     for config in drawn:
         assert quant.block_k % config.block_k == 0
-        assert shared_memory_bytes(problem, config, spec) <= spec.shared_memory_bytes
+        assert shared_memory_bytes(problem.quant, config, spec) <= spec.shared_memory_bytes
         assert config.block_m * config.block_n <= spec.registers_per_unit
         assert config.num_warps * spec.warp_size <= spec.max_threads_per_block
         assert eng.effective_config(problem, config, spec) == config

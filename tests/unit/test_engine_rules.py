@@ -99,10 +99,10 @@ def test_the_default_is_clamped_to_the_device() -> None:
     assert eng.clamped_default(PROBLEM, H200) == eng.default_config(PROBLEM, H200)
     assert eng.clamped_default(PROBLEM, small) == PLAIN.with_(num_stages=2)
     clamped = eng.clamped_default(PROBLEM, tiny)
-    assert shared_memory_bytes(PROBLEM, clamped, tiny) <= 9_000
+    assert shared_memory_bytes(PROBLEM.quant, clamped, tiny) <= 9_000
     assert clamped.block_k == 128
     for spec in (L40, MI300X):
-        assert shared_memory_bytes(PROBLEM, eng.clamped_default(PROBLEM, spec), spec) <= spec.shared_memory_bytes
+        assert shared_memory_bytes(PROBLEM.quant, eng.clamped_default(PROBLEM, spec), spec) <= spec.shared_memory_bytes
 
 
 @pytest.mark.parametrize("name", ["sglang", "vllm"])

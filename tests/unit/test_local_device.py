@@ -324,6 +324,16 @@ def test_labels_become_warnings(make: Make, screen: Try) -> None:
     ]
 
 
+def test_problems_are_not_announced_while_work_is_under_way(make: Make, screen: Try) -> None:
+    device = make()
+    device.prepare([PROBLEM])
+    device.start(Screening(PROBLEM, candidate(1)), 0)
+    with pytest.raises(RuntimeError, match="before any work"):
+        device.prepare([PROBLEM])
+    assert device.next_done().trials[0].status is TrialStatus.OK
+    device.prepare([PROBLEM])
+
+
 def test_too_little_memory_is_the_users_to_mend(make: Make) -> None:
     with pytest.raises(InputError, match="needs 99 GiB and 1 GiB are free"):
         make().prepare([Problem(GemmShape(200_000, 2112, 7168))])

@@ -89,8 +89,8 @@ def test_the_hopper_keys_multiply_the_space_and_their_neutral_values_are_the_sto
 def test_stages_that_an_ada_gpu_holds_are_not_judged_by_hopper_rules() -> None:
     # Where operands pass through registers the last stage needs no buffer.
     c = config(block_m=128, block_n=128, num_stages=4)
-    assert shared_memory_bytes(problem(), c, L40) == 3 * 256 * 128
-    assert shared_memory_bytes(problem(), c, H200) == 4 * 256 * 128
+    assert shared_memory_bytes(problem().quant, c, L40) == 3 * 256 * 128
+    assert shared_memory_bytes(problem().quant, c, H200) == 4 * 256 * 128
     space = build_space(problem(), L40, hopper=False)
     assert space.reason(c) is None
     assert "131072 bytes of shared memory" in str(space.reason(c.with_(num_stages=5)))
@@ -99,8 +99,8 @@ def test_stages_that_an_ada_gpu_holds_are_not_judged_by_hopper_rules() -> None:
 def test_int8_on_data_centre_blackwell_is_not_judged_by_its_fp8_instruction() -> None:
     b300 = replace(H200, name="NVIDIA B300", arch="sm_103")
     c = config(block_m=128, block_n=128, num_stages=4)
-    assert shared_memory_bytes(problem(), c, b300) == 4 * 256 * 128
-    assert shared_memory_bytes(problem(format=QuantFormat.INT8), c, b300) == 3 * 256 * 128
+    assert shared_memory_bytes(problem().quant, c, b300) == 4 * 256 * 128
+    assert shared_memory_bytes(problem(format=QuantFormat.INT8).quant, c, b300) == 3 * 256 * 128
 
 
 @pytest.mark.parametrize(

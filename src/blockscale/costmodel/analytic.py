@@ -95,9 +95,10 @@ def analytic_us(problem: Problem, configs: ConfigArrays, spec: DeviceSpec) -> Ar
     blocks = np.ceil(shape.M / configs.block_m) * np.ceil(shape.N / configs.block_n) * configs.split_k
     steps = np.ceil(np.ceil(shape.K / configs.block_k) / configs.split_k)
     per_unit = np.ceil(blocks / spec.compute_units)
+    shared = max(spec.shared_memory_per_unit, spec.shared_memory_bytes)
     resident = np.minimum(
         spec.registers_per_unit // (np.minimum(registers, REGISTERS_PER_THREAD) * threads),
-        np.minimum(spec.shared_memory_bytes // configs.shared_bytes, THREADS_PER_UNIT // threads),
+        np.minimum(shared // configs.shared_bytes, THREADS_PER_UNIT // threads),
     )
     together = np.minimum(per_unit, np.maximum(1, resident))
     # Blocks of one unit hide each other's latency, a round of them after the other, but all share its pipes.

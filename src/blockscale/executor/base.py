@@ -108,6 +108,7 @@ class Device(Protocol):
 
         Raises:
             InputError: a problem that this device can never answer (not recorded, too large for its memory).
+            RuntimeError: work is under way.
         """
         ...
 

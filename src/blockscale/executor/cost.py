@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from blockscale.problem import Problem
 
-# Read off runs on an H200 (rotated inputs, graph replays, verification): about 8 ms at decode sizes, 40 ms at M = 4096
-# on a 4608×7168 weight.
-_FIXED_S = 0.008
-_PER_PRODUCT_S = 0.032 / (4096 * 4608 * 7168)
+# Read off screens on an H200 in a run of 234 problems (benchmarks/whole_model.py): 6 ms at decode sizes, 2.5 ms more at
+# M = 4096 on a 4608×7168 weight.
+_FIXED_S = 0.006
+_PER_PRODUCT_S = 0.0025 / (4096 * 4608 * 7168)
 
 
 def measuring_s(problem: Problem) -> float:

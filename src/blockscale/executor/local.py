@@ -106,7 +106,10 @@ class LocalDevice:
         Raises:
             InputError: FP8 on a GPU without it, sizes beyond the kernels' offsets or beyond free memory.
             IncompleteRunError: the GPU is gone.
+            RuntimeError: work is under way, whose answers would be taken for this one's.
         """
+        if self._at_work:
+            raise RuntimeError("problems are announced before any work is started")
         for problem in problems:
             _refuse_unsupported(problem, self.spec)
         self._measuring.prepare(problems)

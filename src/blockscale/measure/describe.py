@@ -41,6 +41,7 @@ def device_spec(properties: Any, hip: bool) -> DeviceSpec:
         warp_size=int(properties.warp_size),
         l2_bytes=int(properties.L2_cache_size),
         memory_bytes=int(properties.total_memory),
+        shared_memory_per_unit=int(getattr(properties, "shared_memory_per_multiprocessor", 0)),
     )
 
 
