@@ -69,6 +69,13 @@ def test_only_timed_trials_have_a_time(device, screen, compare):
         assert trial.elapsed_s >= 0
 
 
+def test_what_a_device_could_say_nothing_of_it_tells_beforehand(device, screen):
+    can = {candidate: device.can_try(PROBLEM, candidate) for candidate in CANDIDATES}
+    assert set(can.values()) == {True, False}
+    for trial in screen(device, PROBLEM, CANDIDATES):
+        assert trial.status is not TrialStatus.UNRECORDED if can[trial.candidate] else trial.time_us is None
+
+
 def test_of_what_waits_the_lower_rank_goes_first(device):
     ranked = list(zip(CANDIDATES, [3, 1, 2, 1], strict=False))
     for candidate, rank in ranked:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from blockscale.measure.timing import TimingPlan
+
 DENSE = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -32,11 +34,17 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         yield Path(made)
 
 
-@pytest.mark.parametrize("trials", [30, pytest.param(120, marks=pytest.mark.slow)])
-def test_a_run_over_whole_models_stays_small_in_memory_and_on_disk(folder: Path, trials: int) -> None:
+@pytest.mark.parametrize(
+    ("search", "least_trials"),
+    [([], 15), pytest.param(["--search", "random", "--trials", "120"], 120, marks=pytest.mark.slow)],
+    ids=["auto", "random"],
+)
+def test_a_run_over_whole_models_stays_small_in_memory_and_on_disk(
+    folder: Path, search: list[str], least_trials: int
+) -> None:
     (folder / "dense.json").write_text(json.dumps(DENSE))
     program = Path(__file__).with_name("tune_whole_model.py")
-    arguments = ["deepseek-v3", "dense.json", "--engine", "sglang", "--trials", str(trials), "--tp-size", "1"]
+    arguments = ["deepseek-v3", "dense.json", "--engine", "sglang", "--tp-size", "1", *search]
     done = subprocess.run(
         [sys.executable, program, *arguments], cwd=folder, capture_output=True, encoding="utf-8", timeout=500
     )
@@ -46,6 +54,6 @@ def test_a_run_over_whole_models_stays_small_in_memory_and_on_disk(folder: Path,
     assert found["code"] == 0
     assert len(files) >= 8
     assert all(len(json.loads(file.read_text())) == BATCH_SIZES for file in files)
-    assert found["samples"] >= 5 * trials * len(files) * BATCH_SIZES
+    assert found["samples"] >= TimingPlan().samples * least_trials * len(files) * BATCH_SIZES
     assert found["peak_mib"] < 1024
     assert found["bytes_a_sample"] <= 200

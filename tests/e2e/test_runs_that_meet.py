@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from blockscale.problem import Phase
 from blockscale.store import Store
 
 BLOCKSCALE = [sys.executable, "-c", "import sys; from blockscale.cli.main import main; sys.exit(main())"]
@@ -46,16 +47,21 @@ main(sys.argv[2:])
 """
 
 
-# The comparison of finalists, trials 21 to 29, is kept whole or not at all.
-@pytest.mark.parametrize(("trial", "kept"), [(1, 0), (7, 6), (25, 20)])
-def test_a_killed_run_keeps_every_finished_trial_and_ends_in_the_same_bytes(
-    tmp_path: Path, trial: int, kept: int
-) -> None:
+@pytest.mark.parametrize("moment", ["at its first trial", "while screening", "while comparing finalists"])
+def test_a_killed_run_keeps_every_finished_trial_and_ends_in_the_same_bytes(tmp_path: Path, moment: str) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     killed.mkdir()
     arguments = [*TUNE, "--batch-sizes", "16", "64", "--yes"]
     subprocess.run([*BLOCKSCALE, *arguments], cwd=whole, check=True, capture_output=True)
+    with Store.open(whole / "blockscale.db") as store:
+        screened = [trial.phase for _, trial in store.trials()].index(Phase.FINAL)
+    # A comparison is kept whole or not at all.
+    trial, kept = {
+        "at its first trial": (1, 0),
+        "while screening": (7, 6),
+        "while comparing finalists": (screened + 2, screened),
+    }[moment]
     done = subprocess.run(
         [sys.executable, "-c", KILLED_AT, str(trial), *arguments], cwd=killed, capture_output=True, encoding="utf-8"
     )

@@ -38,9 +38,7 @@ class Bench:
     def device(self) -> Device:
         return ReplayDevice(self._recording)
 
-    def tune(
-        self, *batch_sizes: int, device: Device | None = None, store: str = "s.db", **more: object
-    ) -> RunSummary:
+    def tune(self, *batch_sizes: int, device: Device | None = None, store: str = "s.db", **more: object) -> RunSummary:
         request = TuneRequest((WeightShape(2112, 7168),), batch_sizes, (("sglang", self.folder),), **more)
         with Store.open(self.folder / store) as opened:
             return run_tune(request, [engine("sglang")], device or self.device, opened, self.events.append)

@@ -21,11 +21,9 @@ def test_samples_fill_their_time_in_whole_passes_and_no_more(pass_us: float) -> 
 
 
 @given(PASS_US)
-def test_a_screen_times_as_much_in_fewer_samples_where_a_pass_is_long(pass_us: float) -> None:
-    series = PLAN.screening(pass_us)
-    assert series.count == PLAN.samples
-    assert series.count * series.passes * pass_us >= PLAN.samples * PLAN.sample_us * (1 - 1e-9)
-    assert series.count == PLAN.samples or pass_us > PLAN.sample_us
+def test_a_screen_has_as_many_samples_and_a_round_one_whatever_a_pass_takes(pass_us: float) -> None:
+    assert PLAN.screening(pass_us).count == PLAN.samples
+    assert PLAN.final_round(pass_us).count == 1
 
 
 @given(PASS_US)
