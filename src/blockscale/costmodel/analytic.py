@@ -109,8 +109,8 @@ def analytic_us(problem: Problem, configs: ConfigArrays, spec: DeviceSpec) -> Ar
     loop = np.maximum(rounds * (LOAD_LATENCY_US + steps * latency), LOAD_LATENCY_US + per_unit * steps * pipes)
     memory = problem.bytes_moved / peaks.bandwidth_gb_s / 1e3
     partial_bytes = 4 * shape.M * shape.N * configs.split_k
-    reduction = np.where(configs.split_k > 1, REDUCTION_LAUNCH_US + 2 * partial_bytes / (l2_rate * spec.compute_units), 0.0)
-    return LAUNCH_US + np.maximum(loop, memory) + reduction
+    reduction = REDUCTION_LAUNCH_US + 2 * partial_bytes / (l2_rate * spec.compute_units)
+    return LAUNCH_US + np.maximum(loop, memory) + np.where(configs.split_k > 1, reduction, 0.0)
 
 
 def must_spill(config: TileConfig, spec: DeviceSpec) -> bool:

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 from blockscale.executor.cost import measuring_s
 from blockscale.hardware import DeviceSpec
+from blockscale.problem import Problem, ceil_div
 from blockscale.report.progress import format_seconds
 from blockscale.tuning.request import TuneRequest
 
-# CPU-seconds to compile one config, measured in a pool of 16 processes; a pool shares them among its processes.
-_COMPILE_CPU_S = 0.77
+# CPU-seconds to compile one config in a pool of 15 processes, the median of a run of 234 problems on an H200 machine
+# (benchmarks/whole_model.py). There each of the six classes of problems that share compiled code compiled ten times as
+# many configs as one problem tried.
+_COMPILE_CPU_S = 0.45
+_CONFIGS_OF_A_CLASS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,7 @@ class Plan:
 
     request: TuneRequest
     device: DeviceSpec
-    candidates: int  # expected for each problem
+    candidates: int  # at most for each problem
     cpus: int  # that may compile at once
 
     @property
@@ -31,10 +35,20 @@ class Plan:
     def expected_s(self) -> float:
         """Compiling and measuring overlap, so the longer of the two decides; a time budget caps it."""
         measure_s = self.candidates * len(self.request.folders) * sum(map(measuring_s, self.request.problems()))
-        compile_s = self.candidates * self.problems * _COMPILE_CPU_S / max(self.cpus, 1)
+        problems = self.request.problems()
+        shared = min(len(problems), _CONFIGS_OF_A_CLASS * len(set(map(_code_class, problems))))
+        compiled = self.candidates * len(self.request.folders) * shared
+        compile_s = compiled * _COMPILE_CPU_S / max(self.cpus, 1)
         budget_s = self.request.time_budget_s
         longest_s = max(measure_s, compile_s)
         return longest_s if budget_s is None else min(longest_s, budget_s)
+
+
+def _code_class(problem: Problem) -> tuple[bool, ...]:
+    """Equal for problems that share compiled code: by which sizes are multiples of 16, or M is 1."""
+    shape = problem.shape
+    groups = ceil_div(shape.K, problem.quant.block_k)
+    return shape.M == 1, *(size % 16 == 0 for size in (shape.M, shape.N, shape.K, groups))
 
 
 def plan_lines(plan: Plan) -> list[str]:
@@ -47,6 +61,6 @@ def plan_lines(plan: Plan) -> list[str]:
         f"Batch sizes  {' '.join(map(str, r.batch_sizes))}",
         f"Kind         {r.quant.format} {r.quant.block_n}×{r.quant.block_k}, output {r.out_dtype}",
         *(f"Writes       {engine}: {folder}" for engine, folder in r.folders),
-        f"Work         {plan.problems} problems, about {plan.candidates} candidates each, "
+        f"Work         {plan.problems} problems, up to {plan.candidates} candidates each, "
         f"at most about {format_seconds(plan.expected_s)}",
     ]
