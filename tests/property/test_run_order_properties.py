@@ -22,7 +22,7 @@ RECORDING = load_recording(embedded("h200"))
 WEIGHTS = (WeightShape(2112, 7168), WeightShape(24576, 1536))
 BATCH_SIZES = (1, 16, 64, 256)
 
-Tried = set[tuple[Problem, Candidate, Phase]]
+Tried = dict[tuple[Problem, Candidate, Phase], float]  # with the seconds that each cost
 
 
 def tune(folder: Path, plan: FaultPlan, time_budget_s: float | None) -> tuple[dict[str, bytes], Tried]:
@@ -34,7 +34,7 @@ def tune(folder: Path, plan: FaultPlan, time_budget_s: float | None) -> tuple[di
         with suppress(IncompleteRunError):
             run_tune(request, [engine(name) for name, _ in folders], device, store, lambda event: None)
         trials = [trial for _, trial in store.trials()]
-    tried = {(t.problem, t.candidate, t.phase) for t in trials}
+    tried = {(t.problem, t.candidate, t.phase): t.elapsed_s for t in trials}
     assert len(tried) == len(trials), "nothing is measured twice"
     files = {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.glob("*/N=*.json"))}
     return files, tried
@@ -48,16 +48,22 @@ def whole(starts: Sequence[FaultPlan], time_budget_s: float | None) -> tuple[dic
         return found
 
 
-UNDISTURBED = {budget: whole([FaultPlan()], budget) for budget in (None, 2.0)}
+FREE = whole([FaultPlan()], None)
+HALF_S = sum(FREE[1].values()) / 2
+UNDISTURBED = {None: FREE, HALF_S: whole([FaultPlan()], HALF_S)}
 scrambled = st.builds(FaultPlan, scrambled=st.just(True), seed=st.integers(0, 10**6))
 lost = st.builds(
     lambda trial, seed: FaultPlan(at_trial={trial: Fault.DEVICE_LOST}, scrambled=True, seed=seed),
-    st.integers(1, 500),
+    st.integers(1, len(FREE[1])),
     st.integers(0, 10**6),
 )
 
 
 @settings(max_examples=15)
-@given(st.lists(lost, max_size=3), scrambled, st.sampled_from([None, 2.0]))
+@given(st.lists(lost, max_size=3), scrambled, st.sampled_from([None, HALF_S]))
 def test_any_order_of_completion_and_any_interruption_end_in_the_same_bytes(interrupted, last, time_budget_s):
     assert whole([*interrupted, last], time_budget_s) == UNDISTURBED[time_budget_s]
+
+
+def test_the_budget_of_these_runs_cuts_their_searches_short():
+    assert len(UNDISTURBED[HALF_S][1]) < len(FREE[1])

@@ -147,7 +147,7 @@ def test_cost_is_measuring_and_compiling_is_told_apart_once(device_of, ask, comp
     assert (ask(device).compile_s, ask(device).elapsed_s) == (0.75, pytest.approx(measuring_s(PROBLEM)))
     (final,) = compare(device, PROBLEM, [Candidate(Kernel.FP8, CONFIG)])
     assert (final.compile_s, final.elapsed_s) == (0.0, pytest.approx(measuring_s(PROBLEM)))
-    assert measuring_s(Problem(GemmShape(4096, 4608, 7168))) == pytest.approx(0.040)
+    assert measuring_s(Problem(GemmShape(4096, 4608, 7168))) > measuring_s(PROBLEM)
 
 
 def test_recorded_cost_counts_where_there_is_one(device_of, ask):

@@ -11,7 +11,7 @@ from blockscale.errors import IncompleteRunError, InputError
 from blockscale.executor.base import Device
 from blockscale.executor.faulty import Fault, FaultPlan, FaultyDevice
 from blockscale.executor.replay import ReplayDevice
-from blockscale.problem import Candidate, Kernel, TileConfig, TrialStatus, WeightShape
+from blockscale.problem import Candidate, Kernel, TileConfig, WeightShape
 from blockscale.recording import Recording, embedded, load_recording
 from blockscale.selection import Outcome, SelectionRules
 from blockscale.store import Store
