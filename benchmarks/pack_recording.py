@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -21,8 +22,8 @@ from pathlib import Path
 
 from blockscale.errors import InputError
 from blockscale.hardware import DeviceSpec
-from blockscale.problem import Candidate, Environment, Kernel, Phase, Problem, Trial, TrialStatus
-from blockscale.recording import load_recording, write_recording
+from blockscale.problem import Candidate, Environment, Kernel, Phase, Problem, Trial, TrialStatus, WeightShape
+from blockscale.recording import Recording, load_recording, write_recording
 from blockscale.store import Store, limits_of
 
 LARGEST_BYTES = 1_000_000
@@ -154,6 +155,25 @@ def _spelling(key: tuple[Candidate, Phase]) -> tuple[str, ...]:
     return (*map(str, candidate.config.to_entry().values()), phase)
 
 
+def table(recording: Recording) -> str:
+    """Numbers of trials by weight and kernel, as Markdown: for docs/recorded-device.md."""
+    kernels = sorted({kernel for problem in recording.problems for kernel in recording.kernels(problem)})
+    counts: Counter[tuple[WeightShape, Kernel]] = Counter()
+    batch_sizes: dict[WeightShape, list[int]] = {}
+    for problem in recording.problems:
+        weight = problem.shape.weight
+        batch_sizes.setdefault(weight, []).append(problem.shape.M)
+        for kernel in recording.kernels(problem):
+            counts[weight, kernel] += len(recording.trials(problem, kernel))
+    lines = ["| weight N×K | M | " + " | ".join(f"`{kernel}`" for kernel in kernels) + " |"]
+    lines.append("|---" * (2 + len(kernels)) + "|")
+    for weight, sizes in sorted(batch_sizes.items()):
+        held = (counts[weight, kernel] for kernel in kernels)
+        cells = " | ".join(f"{count:,}" if count else "–" for count in held)
+        lines.append(f"| {weight} | {' '.join(map(str, sizes))} | {cells} |")
+    return "\n".join(lines)
+
+
 def _worth(trial: Trial) -> int:
     return {TrialStatus.OK: 2, TrialStatus.COARSE: 1}.get(trial.status, 0)
 
@@ -191,6 +211,7 @@ def main() -> None:
     print(f"{trials} trials of {len(recording.problems)} problems in {size} bytes")
     for name, text in recording.environment.details:
         print(f"{name}: {text}")
+    print(table(recording))
     if size > LARGEST_BYTES:
         raise SystemExit(f"{args.output} has more than {LARGEST_BYTES} bytes: too large to ship.")
 

@@ -136,4 +136,5 @@ def test_the_script_writes_the_file_and_says_what_is_in_it(recording_of, tmp_pat
     assert done.returncode == 0, done.stderr
     assert "1 trials of 1 problems" in done.stdout
     assert "a note" in done.stdout
+    assert "| 512×1024 | 16 | 1 |" in done.stdout
     assert len(list(load_recording(tmp_path / "o.jsonl.gz"))) == 1
