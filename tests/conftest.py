@@ -2,13 +2,17 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from blockscale.executor.base import Comparison, Device, Screening
-from blockscale.problem import Candidate, Problem, Trial
+from blockscale.hardware import H200, DeviceSpec
+from blockscale.problem import Candidate, Kernel, Problem, TileConfig, Trial
+from blockscale.recording import embedded, load_recording
+from blockscale.space import Clause, Space, build_space, canonical
 
 settings.register_profile("fast", max_examples=60, deadline=None)
 settings.register_profile("stress", max_examples=2000, deadline=None)  # `make stress`
@@ -50,3 +54,40 @@ def compare() -> Try:
         return list(device.next_done().trials)
 
     return compare
+
+
+@dataclass(frozen=True)
+class Table:
+    """What the recorded H200 holds of one problem on SGLang's kernels: µs by canonical config."""
+
+    problem: Problem
+    times: dict[TileConfig, float]
+
+    @property
+    def best_us(self) -> float:
+        return min(self.times.values())
+
+    def within(self, keep: Callable[[TileConfig], bool]) -> "Table":
+        """The part of the table that a smaller device could run."""
+        return Table(self.problem, {config: us for config, us in self.times.items() if keep(config)})
+
+    def space(self, spec: DeviceSpec = H200) -> Space:
+        """The configs of the table as a space."""
+
+        def check(_: Problem, config: TileConfig) -> str | None:
+            return None if canonical(self.problem, config) in self.times else "not recorded"
+
+        return build_space(self.problem, spec, hopper=True, clauses=[Clause("recorded", check)])
+
+
+@pytest.fixture(scope="session")
+def recorded() -> Callable[[Problem], Table]:
+    """Gives the recorded table of a problem."""
+    recording = load_recording(embedded("h200"))
+
+    def table(problem: Problem) -> Table:
+        trials = [t for kernel in (Kernel.FP8_HOPPER, Kernel.FP8) for t in recording.trials(problem, kernel)]
+        timed = {canonical(problem, t.candidate.config): t.time_us for t in trials if t.time_us is not None}
+        return Table(problem, timed)
+
+    return table
