@@ -1,0 +1,204 @@
+"""What is expected of configs before they are measured: the analytic clock, and what recorded devices correct of it."""
+
+import gzip
+import math
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blockscale.costmodel import (
+    ConfigArrays,
+    CostModel,
+    Portfolio,
+    Source,
+    analytic_us,
+    distance,
+    embedded_portfolio,
+    must_spill,
+    portfolio_for,
+)
+from blockscale.costmodel.model import GOOD_WITHIN
+from blockscale.costmodel.portfolio import KEPT_WITHIN
+from blockscale.hardware import H200
+from blockscale.problem import (
+    GemmShape,
+    Kernel,
+    OutDtype,
+    Problem,
+    QuantFormat,
+    QuantScheme,
+    TileConfig,
+    WeightShape,
+)
+from blockscale.space import build_space
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "portfolio.json"
+PROBLEM = Problem(GemmShape(256, 2112, 7168))
+PLAIN = TileConfig(64, 128, 128, group_m=16, num_warps=4, num_stages=3)
+FAST, GOOD, FAIR, SLOW = PLAIN, PLAIN.with_(num_stages=4), PLAIN.with_(block_n=64), PLAIN.with_(block_m=128)
+TABLE = {FAIR: 20.0, FAST: 10.0, SLOW: 10.001 * KEPT_WITHIN, GOOD: 15.0}
+H100 = replace(H200, name="NVIDIA H100 80GB HBM3")
+B200 = replace(H200, name="NVIDIA B200", arch="sm_100", compute_units=148)
+
+
+def portfolio_of(*tables: tuple[Problem, dict[TileConfig, float]], kernel: Kernel = Kernel.FP8) -> Portfolio:
+    return Portfolio.learn(H200, {(kernel, problem): table for problem, table in tables})
+
+
+def clock_us(problem: Problem, *configs: TileConfig) -> np.ndarray:
+    return analytic_us(problem, ConfigArrays.of(configs, problem.quant, H200), H200)
+
+
+def test_the_clock_prefers_splits_where_few_tiles_leave_units_idle() -> None:
+    few, many = Problem(GemmShape(16, 2112, 7168)), Problem(GemmShape(4096, 24576, 1536))
+    small, large = TileConfig(block_m=16, block_n=64, block_k=128), PLAIN
+    whole_us, split_us = clock_us(few, small, small.with_(split_k=8))
+    assert split_us < whole_us
+    whole_us, split_us = clock_us(many, large, large.with_(split_k=8))
+    assert split_us > whole_us
+
+
+def test_the_clock_knows_the_roofline_and_that_spilling_is_slow() -> None:
+    problem = Problem(GemmShape(4096, 4096, 7168))
+    configs = list(build_space(problem, H200, hopper=True))
+    times_us = clock_us(problem, *configs)
+    assert times_us.min() > 0.9 * H200.roofline_us(problem)
+    spills = np.array([must_spill(config, H200) for config in configs])
+    assert times_us[spills].min() > 1.5 * times_us.min()
+
+
+def test_without_a_portfolio_the_clock_alone_is_expected() -> None:
+    model = CostModel(H200)
+    assert not model.is_informed
+    assert model.expected_log_us(PROBLEM, list(TABLE)) == pytest.approx(np.log(clock_us(PROBLEM, *TABLE)))
+    assert model.known_good(PROBLEM) == []
+
+
+def test_a_portfolio_keeps_the_good_part_of_a_table() -> None:
+    (source,) = portfolio_of((PROBLEM, TABLE)).sources
+    assert source == Source(Kernel.FP8, PROBLEM, {FAIR: 20.0, FAST: 10.0, GOOD: 15.0})
+    assert source.best_us == 10.0
+
+
+def test_a_saved_portfolio_is_the_same_when_loaded_and_has_the_same_bytes(tmp_path: Path) -> None:
+    other = Problem(GemmShape(16, 512, 1024), QuantScheme(QuantFormat.INT8, 64, 64), OutDtype.FLOAT16)
+    split = TileConfig(16, 64, 64, swap_ab=True, split_k=4)
+    learnt = portfolio_of((PROBLEM, TABLE), (other, {split: 3.141}))
+    learnt.save(tmp_path / "a.json.gz")
+    loaded = Portfolio.load(tmp_path / "a.json.gz")
+    assert (loaded.spec, loaded.sources) == (learnt.spec, learnt.sources)
+    loaded.save(tmp_path / "b.json.gz")
+    assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
+
+
+def test_the_format_of_a_portfolio_is_the_one_that_shipped(tmp_path: Path) -> None:
+    packed = tmp_path / "golden.json.gz"
+    packed.write_bytes(gzip.compress(GOLDEN.read_bytes().rstrip()))
+    loaded = Portfolio.load(packed)
+    assert loaded.spec == H200
+    assert loaded.sources == (
+        Source(Kernel.FP8, PROBLEM, {FAST: 10.0, GOOD: 15.5, PLAIN.with_(swap_ab=True, split_k=4): 12.125}),
+        Source(
+            Kernel.INT8,
+            Problem(GemmShape(1024, 512, 1024), QuantScheme(QuantFormat.INT8, 64, 64), OutDtype.FLOAT16),
+            {TileConfig(64, 64, 64, group_m=16, num_warps=8, num_stages=2): 7.25},
+        ),
+    )
+    loaded.save(packed)
+    assert gzip.decompress(packed.read_bytes()) == GOLDEN.read_bytes().rstrip()
+
+
+def test_leaving_weights_out_leaves_all_their_batch_sizes_out() -> None:
+    again, other = Problem(GemmShape(16, 2112, 7168)), Problem(GemmShape(16, 512, 7168))
+    learnt = portfolio_of((PROBLEM, TABLE), (again, TABLE), (other, TABLE))
+    rest = learnt.without([WeightShape(2112, 7168)])
+    assert [source.problem for source in rest.sources] == [other]
+    assert rest.spec == learnt.spec
+    assert len(learnt.sources) == 3
+
+
+def test_a_device_is_served_by_the_portfolio_of_its_architecture() -> None:
+    assert portfolio_for(H200) is embedded_portfolio()
+    assert portfolio_for(H100) is embedded_portfolio()
+    assert portfolio_for(B200) is None
+    of_b200 = Portfolio(B200, portfolio_of((PROBLEM, TABLE)).sources)
+    assert portfolio_for(B200, [embedded_portfolio(), of_b200]) is of_b200
+    assert portfolio_for(B200, [Portfolio(B200, ())]) is None, "an empty one teaches nothing"
+
+
+def test_on_a_recorded_problem_what_was_measured_is_expected() -> None:
+    model = CostModel(H200, portfolio_of((PROBLEM, TABLE)))
+    assert model.is_informed
+    kept = [FAST, GOOD, FAIR]
+    expected = model.expected_log_us(PROBLEM, kept)
+    assert expected - expected[0] == pytest.approx(np.log([TABLE[config] / TABLE[FAST] for config in kept]))
+
+
+def test_what_a_recording_left_out_counts_as_slow() -> None:
+    model = CostModel(H200, portfolio_of((PROBLEM, TABLE)))
+    missing = [config for config in build_space(PROBLEM, H200, hopper=True) if config not in (FAST, GOOD, FAIR)]
+    expected = model.expected_log_us(PROBLEM, missing) - model.expected_log_us(PROBLEM, [FAST])[0]
+    assert expected.min() >= math.log(KEPT_WITHIN) - 1e-9
+    assert (np.log(clock_us(PROBLEM, *missing)).argmax()) == expected.argmax(), "what the clock thinks slower, stays so"
+
+
+def test_the_more_alike_a_recorded_problem_the_more_it_counts() -> None:
+    near, far = Problem(GemmShape(512, 2112, 7168)), Problem(GemmShape(4096, 512, 7168))
+    assert distance(PROBLEM, PROBLEM) == 0 < distance(PROBLEM, near) < distance(PROBLEM, far) == distance(far, PROBLEM)
+    likes_fast, likes_good = {FAST: 10.0, GOOD: 20.0}, {FAST: 20.0, GOOD: 10.0}
+    for first, second, winner in ((likes_fast, likes_good, 0), (likes_good, likes_fast, 1)):
+        model = CostModel(H200, portfolio_of((near, first), (far, second)))
+        assert model.expected_log_us(PROBLEM, [FAST, GOOD]).argmin() == winner
+
+
+def test_what_did_well_elsewhere_is_known_in_the_spelling_of_the_problem() -> None:
+    model = CostModel(H200, portfolio_of((PROBLEM, TABLE)))
+    assert model.known_good(PROBLEM) == [c for c, us in TABLE.items() if us <= GOOD_WITHIN * TABLE[FAST]]
+    one_row = Problem(GemmShape(16, 2112, 7168))
+    assert FAST.with_(group_m=1) in model.known_good(one_row), "with one row of tiles GROUP_SIZE_M changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("asked", "recorded_kernel", "informed"),
+    [
+        (Kernel.FP8, Kernel.FP8, True),
+        (Kernel.FP8_MASKED, Kernel.FP8, True),
+        (Kernel.FP8_UNROLLED_X4, Kernel.FP8, True),
+        (Kernel.INT8, Kernel.FP8_MASKED, True),
+        (Kernel.FP8, Kernel.INT8, False),
+    ],
+)
+def test_a_kernel_that_was_never_recorded_learns_from_one_akin(asked, recorded_kernel, informed) -> None:
+    assert CostModel(H200, portfolio_of((PROBLEM, TABLE), kernel=recorded_kernel), asked).is_informed is informed
+
+
+def test_a_kernel_that_was_recorded_learns_from_its_own() -> None:
+    tables = {(Kernel.FP8_MASKED, PROBLEM): {FAST: 10.0, GOOD: 20.0}, (Kernel.FP8, PROBLEM): {FAST: 20.0, GOOD: 10.0}}
+    portfolio = Portfolio.learn(H200, tables)
+    for kernel, winner in ((Kernel.FP8_MASKED, 0), (Kernel.FP8, 1)):
+        assert CostModel(H200, portfolio, kernel).expected_log_us(PROBLEM, [FAST, GOOD]).argmin() == winner
+
+
+def test_expectations_do_not_depend_on_what_was_asked_before() -> None:
+    configs = list(build_space(PROBLEM, H200, hopper=True))[::50]
+    at_once = CostModel(H200, embedded_portfolio()).expected_log_us(PROBLEM, configs)
+    model = CostModel(H200, embedded_portfolio())
+    one_by_one = [float(model.expected_log_us(PROBLEM, [config])[0]) for config in reversed(configs)]
+    assert at_once == pytest.approx(one_by_one[::-1], abs=1e-12)
+
+
+def test_recorded_weights_make_the_first_guess_on_another_one_better(recorded) -> None:
+    problems = [Problem(GemmShape(m, n, k)) for n, k in ((2112, 7168), (24576, 1536)) for m in (1, 16, 64, 256, 4096)]
+    regrets: dict[bool, list[float]] = {False: [], True: []}
+    for problem in problems:
+        table = recorded(problem)
+        configs = list(table.times)
+        portfolio = embedded_portfolio().without([problem.shape.weight])
+        for informed in regrets:
+            expected = CostModel(H200, portfolio if informed else None).expected_log_us(problem, configs)
+            regrets[informed].append(math.log(table.times[configs[int(expected.argmin())]] / table.best_us))
+    assert statistics.fmean(regrets[True]) < 0.6 * statistics.fmean(regrets[False])
+    assert math.exp(statistics.fmean(regrets[True])) < 1.1
