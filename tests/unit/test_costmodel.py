@@ -22,7 +22,7 @@ from blockscale.costmodel import (
 )
 from blockscale.costmodel.model import GOOD_WITHIN
 from blockscale.costmodel.portfolio import KEPT_WITHIN
-from blockscale.hardware import H200
+from blockscale.hardware import H200, DeviceSpec, Vendor
 from blockscale.problem import (
     GemmShape,
     Kernel,
@@ -41,6 +41,7 @@ PLAIN = TileConfig(64, 128, 128, group_m=16, num_warps=4, num_stages=3)
 FAST, GOOD, FAIR, SLOW = PLAIN, PLAIN.with_(num_stages=4), PLAIN.with_(block_n=64), PLAIN.with_(block_m=128)
 TABLE = {FAIR: 20.0, FAST: 10.0, SLOW: 10.001 * KEPT_WITHIN, GOOD: 15.0}
 H100 = replace(H200, name="NVIDIA H100 80GB HBM3")
+MI300X = DeviceSpec("AMD Instinct MI300X", Vendor.HIP, "gfx942", 304, 65_536, 131_072, 1024, 64, 4 << 20, 192 << 30)
 B200 = replace(H200, name="NVIDIA B200", arch="sm_100", compute_units=148)
 
 
@@ -92,6 +93,14 @@ def test_a_saved_portfolio_is_the_same_when_loaded_and_has_the_same_bytes(tmp_pa
     assert (loaded.spec, loaded.sources) == (learnt.spec, learnt.sources)
     loaded.save(tmp_path / "b.json.gz")
     assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
+
+
+def test_what_only_amd_compilers_take_is_kept(tmp_path: Path) -> None:
+    waves = {PLAIN.with_(waves_per_eu=0, num_stages=2): 10.0, PLAIN.with_(num_stages=2): 11.0}
+    Portfolio.learn(MI300X, {(Kernel.FP8, PROBLEM): waves}).save(tmp_path / "amd.json.gz")
+    loaded = Portfolio.load(tmp_path / "amd.json.gz")
+    assert loaded.spec == MI300X
+    assert loaded.sources == (Source(Kernel.FP8, PROBLEM, waves),)
 
 
 def test_the_format_of_a_portfolio_is_the_one_that_shipped(tmp_path: Path) -> None:
