@@ -18,6 +18,7 @@ def test_an_h200_is_described_as_the_built_in_one() -> None:
         minor=0,
         regs_per_multiprocessor=65_536,
         shared_memory_per_block_optin=232_448,
+        shared_memory_per_multiprocessor=233_472,
         max_threads_per_block=1024,
     )
     assert device_spec(found, hip=False) == H200

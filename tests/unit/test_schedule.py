@@ -53,7 +53,7 @@ def test_without_a_budget_nothing_stops_a_search():
 
 
 def test_a_budget_is_shared_by_cost_and_what_is_left_over_goes_to_later_waves():
-    large, small, last = problem(4096), problem(1), problem(2)
+    large, small, last = problem(65_536), problem(1), problem(2)
     budget = Budget(100.0, [large, small, last])
     first, second = budget.wave([large, small])
     first.spend(30.0)
