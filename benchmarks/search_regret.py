@@ -35,8 +35,8 @@ from blockscale.hardware import DeviceSpec
 from blockscale.problem import Kernel, Problem, TileConfig, WeightShape
 from blockscale.recording import Recording, embedded, load_recording
 from blockscale.search import Knowledge, Strategy, make_strategy
-from blockscale.tuning.plan import levels
 from blockscale.space import Clause, Space, build_space, canonical, shared_memory_bytes
+from blockscale.tuning.plan import levels
 
 # SGLang's default, which a run measures too.
 DEFAULT_CONFIG = TileConfig(block_m=64, block_n=128, block_k=128, group_m=32, num_warps=4, num_stages=3)

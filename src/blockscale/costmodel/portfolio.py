@@ -29,6 +29,7 @@ from blockscale.space import canonical
 KEPT_WITHIN = 2.5
 
 _FIELDS = ("block_m", "block_n", "block_k", "group_m", "num_warps", "num_stages", "swap_ab", "split_k")
+_AMD_FIELDS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")  # written where any config sets them
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,10 @@ class Portfolio:
 
     def save(self, path: Path) -> None:
         """Write a gzip-compressed JSON file; the same portfolio gives the same bytes."""
-        record = {"spec": asdict(self.spec), "fields": _FIELDS, "sources": [_source_fields(s) for s in self.sources]}
+        configs = [config for source in self.sources for config in source.times]
+        fields = [*_FIELDS, *(f for f in _AMD_FIELDS if any(getattr(c, f) is not None for c in configs))]
+        sources = [_source_fields(source, fields) for source in self.sources]
+        record = {"spec": asdict(self.spec), "fields": fields, "sources": sources}
         text = json.dumps(record, separators=(",", ":"))
         path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
@@ -80,7 +84,8 @@ class Portfolio:
     def load(cls, path: Path) -> Self:
         """Inverse of ``save``."""
         record = json.loads(gzip.decompress(path.read_bytes()))
-        return cls(DeviceSpec.from_fields(record["spec"]), map(_source, record["sources"]))
+        sources = (_source(source, record["fields"]) for source in record["sources"])
+        return cls(DeviceSpec.from_fields(record["spec"]), sources)
 
 
 @cache
@@ -98,9 +103,9 @@ def portfolio_for(spec: DeviceSpec, portfolios: Sequence[Portfolio] | None = Non
     return next((p for p in known if p.spec.arch == spec.arch and p.sources), None)
 
 
-def _source_fields(source: Source) -> dict[str, Any]:
+def _source_fields(source: Source, fields: Sequence[str]) -> dict[str, Any]:
     shape, quant = source.problem.shape, source.problem.quant
-    rows = [[*(int(getattr(c, f)) for f in _FIELDS), round(t, 3)] for c, t in source.times.items()]
+    rows = [[*(_number(getattr(c, f)) for f in fields), round(t, 3)] for c, t in source.times.items()]
     return {
         "kernel": source.kernel,
         "shape": [shape.M, shape.N, shape.K],
@@ -110,13 +115,17 @@ def _source_fields(source: Source) -> dict[str, Any]:
     }
 
 
-def _source(fields: Mapping[str, Any]) -> Source:
+def _number(value: int | None) -> int | None:
+    return None if value is None else int(value)  # SWAP_AB as 0 or 1
+
+
+def _source(fields: Mapping[str, Any], config_fields: Sequence[str]) -> Source:
     form, block_n, block_k = fields["quant"]
     quant = QuantScheme(QuantFormat(form), block_n, block_k)
     problem = Problem(GemmShape(*fields["shape"]), quant, OutDtype(fields["out_dtype"]))
     times = {}
     for *values, time_us in fields["configs"]:
-        known: dict[str, Any] = dict(zip(_FIELDS, values, strict=True))
+        known: dict[str, Any] = dict(zip(config_fields, values, strict=True))
         config = TileConfig(**{**known, "swap_ab": bool(known["swap_ab"])})
         times[canonical(problem, config)] = time_us
     return Source(Kernel(fields["kernel"]), problem, times)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from blockscale.costmodel import CostModel
 from blockscale.errors import InputError
 from blockscale.problem import TileConfig
 from blockscale.search.base import Knowledge, Strategy, legal_starts
 from blockscale.search.exhaustive import Exhaustive
-from blockscale.search.model_based import ModelSearch, ModelSearchSettings
 from blockscale.search.random import Random
 from blockscale.space import Space
+
+if TYPE_CHECKING:
+    from blockscale.costmodel import CostModel
 
 __all__ = [
     "DEFAULT_TRIALS",
     "Knowledge",
-    "ModelSearchSettings",
     "Strategy",
     "StrategyName",
     "legal_starts",
@@ -60,4 +60,8 @@ def make_strategy(
         return Exhaustive(space, priors, bound)
     if name == "random":
         return Random(space, priors, bound, seed)
+    # Not above: the command line names a search long before it needs numpy.
+    from blockscale.costmodel import CostModel
+    from blockscale.search.model_based import ModelSearch
+
     return ModelSearch(space, priors, bound, seed, knowledge, cost_model or CostModel(space.spec))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from blockscale.costmodel import CostModel, distance
-from blockscale.problem import Problem, TileConfig
+from blockscale.problem import TileConfig
 from blockscale.search.base import Knowledge, legal_starts
 from blockscale.search.surrogate import (
     Array,
@@ -29,14 +29,14 @@ class ModelSearchSettings:
 
     ``worth_a_look`` is the improvement (share of the best time) that must be expected of a config for another round;
     the rest of the round may promise ``round_share`` of it. Since an expected improvement is an average over being
-    wrong and being right, 0.3% stands for a small chance of gaining several per cent, and no good one of gaining 1%.
+    wrong and being right, 0.4% stands for a small chance of gaining several per cent, and no good one of gaining 1%.
     """
 
     first: int = 6  # of the first round
     first_blind: int = 10  # where no recording corrects the cost model
     first_taught: int = 3  # where this run's other problems have shown something
     round: int = 4
-    worth_a_look: float = 0.003
+    worth_a_look: float = 0.004
     round_share: float = 0.5
     slow: float = 0.7  # log: whatever is slower than this over the best says no more than that
     leaders: int = 4  # tiles whose best config's neighbours are in view
@@ -132,7 +132,21 @@ class ModelSearch:
             prediction.suppose_measured(index)
             # The rest of a tile's configs can wait for what this one shows.
             open_ &= np.array([_tile(config) != _tile(pool[index]) for config in pool])
-        return [pool[index] for index in chosen]
+        return [pool[index] for index in chosen] or self._last_steps()
+
+    def _last_steps(self) -> list[TileConfig]:
+        """The best config one step away in num_stages and in GROUP_SIZE_M, as far as these were not tried.
+
+        Pipeline depth and the order of blocks act through latencies and caches that nothing else tells of, so there
+        nothing is left to the model.
+        """
+        best = min(self._times, key=lambda config: (self._times[config], config.complexity), default=None)
+        if best is None:
+            return []
+        axes = [axis for axis in self._space.axes if axis.name in ("num_stages", "group_m")]
+        steps = [best.with_(**{a.name: value}) for a in axes for value in a.steps(getattr(best, a.name))]
+        legal = legal_starts(self._space, steps)
+        return [config for config in legal if config not in self._asked and not self._cost_model.hopeless(config)]
 
     def _first_size(self) -> int:
         s = self._settings
@@ -188,9 +202,8 @@ class ModelSearch:
     def _observations(self) -> Observations:
         """This problem's results and what is known of others; far slower ones count as just slow."""
         places, errors, problems = [], [], []
-        tables: list[tuple[Problem, dict[TileConfig, float]]] = [(self._space.problem, self._times)]
-        tables += [(known.problem, dict(known.times)) for known in self._known]
-        for index, (problem, times) in enumerate(tables):
+        tables = [(i, known.problem, known.times) for i, known in enumerate(self._known, start=1)]
+        for index, problem, times in [*tables, (0, self._space.problem, self._times)]:
             if not times:
                 continue
             configs = list(times)

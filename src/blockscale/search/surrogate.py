@@ -44,7 +44,8 @@ class SurrogateSettings:
     it), ``offset`` on a whole problem, ``noise`` a measurement. ``own`` is the share of the error's variance that no
     other problem shares, ``problem_reach`` the distance of problems (`blockscale.costmodel.distance`) over which the
     rest stays alike. A problem whose results surprise the model more or less than these say widens or narrows them;
-    ``confidence`` is how many results they weigh in that.
+    ``confidence`` is how many results they weigh in that, ``taught_confidence`` where results of other problems have
+    narrowed them already.
     """
 
     error: float = 0.2
@@ -53,6 +54,7 @@ class SurrogateSettings:
     noise: float = 0.01
     own: float = 0.15
     confidence: float = 16.0
+    taught_confidence: float = 4.0
     problem_reach: float = 4.0
     axis_reach: Mapping[str, float] = field(default_factory=lambda: _REACH)
 
@@ -71,7 +73,7 @@ def coordinates(configs: Sequence[TileConfig], axes: Sequence[Axis], settings: S
 @dataclass(frozen=True)
 class Observations:
     """Measured configs of several problems: coordinates [n, axes], errors of the expectation [n] (log measured minus
-    log expected), and which problem each belongs to [n]; problem 0 is the one searched."""
+    log expected), and which problem each belongs to [n]; problem 0 is the one searched, and its configs stand last."""
 
     places: Array
     errors: Array
@@ -138,7 +140,10 @@ class Surrogate:
         explained = np.linalg.solve(lower, towards)
         whitened = np.linalg.solve(lower, observed.errors)
         left = np.maximum(variance - (explained**2).sum(axis=0), 0.0)
-        surprise = (s.confidence + float(whitened @ whitened)) / (s.confidence + n)
+        # How far each result of this problem was off what all before it said, in standard deviations.
+        own = whitened[tasks == 0]
+        weight = s.confidence if len(own) == n else s.taught_confidence
+        surprise = (weight + float(own @ own)) / (weight + len(own))
         return Prediction(places, explained.T @ whitened, left, explained, self, surprise)
 
 

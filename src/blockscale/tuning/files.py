@@ -66,7 +66,7 @@ class FileWriter:
         choices = {m: choice for m, choice in made.items() if choice is not None}
         if not choices:
             return
-        self._first_seen.will_write(target, [choice.entry for choice in choices.values()])
+        self._first_seen.will_write(target, {m: choice.entry for m, choice in choices.items()})
         said = write_choices(target, choices)
         self._written[target.path] = None
         for event in said:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,14 +42,14 @@ class FirstSeen:
         renewed: Mapping[str, Any] | None = self._snapshot(target, times + 1)
         return renewed
 
-    def will_write(self, target: FileTarget, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Note entries as this run's own; to be called before they are written.
+    def will_write(self, target: FileTarget, entries: Mapping[int, Mapping[str, Any]]) -> None:
+        """Note entries by key as this run's own; to be called before they are written.
 
         Raises:
             IncompleteRunError: the store could not be written.
         """
-        for entry in entries:
-            self._store.snapshot(self._run_key, self._own(target, entry), lambda: True)
+        for key, entry in entries.items():
+            self._store.snapshot(self._run_key, self._own(target, key, entry), lambda: True)
 
     def _snapshot(self, target: FileTarget, times: int) -> Any:
         return self._store.snapshot(self._run_key, self._name(target, times), partial(read_entries, target))
@@ -60,10 +60,10 @@ class FirstSeen:
         if now is None:
             return False
         for m in batch_sizes:
-            _, entry = looked_up(target.engine, now, m)
+            key, entry = looked_up(target.engine, now, m)
             if entry is None or (seen is not None and entry == looked_up(target.engine, seen, m)[1]):
                 continue
-            if not self._store.has_snapshot(self._run_key, self._own(target, entry)):
+            if not self._store.has_snapshot(self._run_key, self._own(target, key, entry)):
                 return True
         return False
 
@@ -73,6 +73,6 @@ class FirstSeen:
         return f"{name} #{times}" if times else name
 
     @staticmethod
-    def _own(target: FileTarget, entry: Mapping[str, Any]) -> str:
+    def _own(target: FileTarget, key: int, entry: Mapping[str, Any]) -> str:
         digest = hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()[:16]
-        return f"wrote {target.engine.name} {target.weight.N} {target.weight.K} {digest}"
+        return f"wrote {target.engine.name} {target.weight.N} {target.weight.K} {key} {digest}"
