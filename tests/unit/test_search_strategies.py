@@ -186,7 +186,7 @@ def test_on_a_weight_never_recorded_the_default_search_ends_at_the_best_of_a_kno
     table = recorded(Problem(shape))
     model = CostModel(H200, embedded_portfolio().without([shape.weight]))
     outcomes = run("auto", table.space(), table.times.get, cost_model=model)
-    assert table.times[best(outcomes)] <= 1.01 * table.best_us
+    assert table.times[best(outcomes)] <= 1.02 * table.best_us
     assert len(outcomes) < 50
 
 
@@ -202,16 +202,16 @@ def test_on_a_gpu_never_seen_the_default_search_ends_near_the_best(shape, record
 
 
 def test_batch_sizes_that_learn_from_each_other_take_fewer_trials_and_end_as_well(recorded) -> None:
-    weight = WeightShape(2112, 7168)
-    model = CostModel(H200, embedded_portfolio().without([weight]))
-    tables = {m: recorded(Problem(GemmShape(m, weight.N, weight.K))) for m in (64, 1, 4096, 16, 1024)}
-    known: list[Knowledge] = []
     alone = taught = 0
-    for m, table in tables.items():
-        alone += len(run("auto", table.space(), table.times.get, cost_model=model))
-        nearest = sorted(known, key=lambda other: abs(math.log2(other.problem.shape.M / m)))
-        outcomes = run("auto", table.space(), table.times.get, cost_model=model, knowledge=nearest)
-        taught += len(outcomes)
-        assert table.times[best(outcomes)] <= 1.02 * table.best_us
-        known.append(Knowledge(table.problem, {c: t for c, t in outcomes.items() if t is not None}))
+    for weight in (WeightShape(2112, 7168), WeightShape(3072, 1536)):
+        model = CostModel(H200, embedded_portfolio().without([weight]))
+        known: list[Knowledge] = []
+        for m in (64, 1, 4096, 16, 1024):
+            table = recorded(Problem(GemmShape(m, weight.N, weight.K)))
+            alone += len(run("auto", table.space(), table.times.get, cost_model=model))
+            nearest = sorted(known, key=lambda other: abs(math.log2(other.problem.shape.M / m)))
+            outcomes = run("auto", table.space(), table.times.get, cost_model=model, knowledge=nearest)
+            taught += len(outcomes)
+            assert table.times[best(outcomes)] <= 1.02 * table.best_us
+            known.append(Knowledge(table.problem, {c: t for c, t in outcomes.items() if t is not None}))
     assert taught < 0.9 * alone
