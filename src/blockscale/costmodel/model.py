@@ -70,8 +70,11 @@ class CostModel:
         near = self._near(problem)
         if near:
             recorded = ConfigArrays.of(configs, problem.quant, self._sources_spec)
-            corrections = sum(n.weight * self._correction(n, configs, recorded) for n in near)
-            expected += corrections / sum(n.weight for n in near)
+            extended = np.array([config.has_swap_split for config in configs])
+            weights = np.array([n.weight * (n.source.has_swap_split | ~extended) for n in near])
+            corrections = np.array([self._correction(n, configs, recorded) for n in near])
+            total = weights.sum(axis=0)
+            expected += (weights * corrections).sum(axis=0) / np.where(total > 0, total, 1.0)
         return expected
 
     def known_good(self, problem: Problem) -> list[TileConfig]:

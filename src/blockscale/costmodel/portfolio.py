@@ -7,7 +7,7 @@ import importlib.resources
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,7 +25,8 @@ from blockscale.problem import (
 from blockscale.space import canonical
 
 # Configs up to this many times slower than their problem's best are kept. What is missing counts as slower than that:
-# so a config that is known to be bad, or was left out of the recording as hopeless, is not tried early.
+# so a config that is known to be bad, or was left out of the recording as hopeless, is not tried early. Only of
+# SWAP_AB and SPLIT_K a problem without any such config says nothing: recordings leave them out at large M.
 KEPT_WITHIN = 2.5
 
 _FIELDS = ("block_m", "block_n", "block_k", "group_m", "num_warps", "num_stages", "swap_ab", "split_k")
@@ -44,10 +45,15 @@ class Source:
     problem: Problem
     times: Mapping[TileConfig, float]
 
-    @property
+    @cached_property
     def best_us(self) -> float:
         """Time of the fastest config."""
         return min(self.times.values())
+
+    @cached_property
+    def has_swap_split(self) -> bool:
+        """Whether configs with SWAP_AB or SPLIT_K are among the good ones; else they may not have been tried at all."""
+        return any(config.has_swap_split for config in self.times)
 
 
 class Portfolio:

@@ -41,6 +41,7 @@ class ModelSearchSettings:
     slow: float = 0.7  # log: whatever is slower than this over the best says no more than that
     leaders: int = 4  # tiles whose best config's neighbours are in view
     expected: int = 200  # configs in view because the cost model expects much, where no recording helps
+    tiles: int = 32  # configs in view because the cost model expects much of their tile, where recordings help
     spread: int = 16  # configs in view at random, against a wrong model
     known_problems: int = 6
     known_configs: int = 24  # of each known problem, the fastest
@@ -184,10 +185,19 @@ class ModelSearch:
         good = self._cost_model.known_good(problem)
         good += [self._space.canonical(config) for known in self._known for config in known.times]
         view = legal_starts(self._space, good)
-        if not self._cost_model.is_informed:
-            view += self._most_expected()
+        view += self._expected_tiles() if self._cost_model.is_informed else self._most_expected()
         view += self._space.sample(rng, s.spread)
         return [config for config in view if not self._cost_model.hopeless(config)]
+
+    def _expected_tiles(self) -> list[TileConfig]:
+        """The tiles and splits that the cost model expects most of, whatever recordings hold; one config of each."""
+        pinned = {a.name: a.values[len(a.values) // 2] for a in self._space.axes if a.name in ("group_m", "num_stages")}
+        pinned |= {a.name: a.values[-1] for a in self._space.axes if a.name == "block_k"}
+        configs = [config for config in self._space.pinned(**pinned) if not self._cost_model.hopeless(config)]
+        if not configs:
+            return []
+        expected = self._cost_model.expected_log_us(self._space.problem, configs)
+        return [configs[i] for i in np.argsort(expected, kind="stable")[: self._settings.tiles]]
 
     def _most_expected(self) -> list[TileConfig]:
         """What the cost model expects most of, a tile in one GROUP_SIZE_M: it is blind to that, neighbours lead on."""
