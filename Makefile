@@ -33,7 +33,7 @@ lint: .venv/dev
 
 # Figures that need no GPU; those that do are named in benchmarks/README.md.
 bench: .venv/dev
-	$(BIN)/python benchmarks/search_regret.py
+	$(BIN)/python benchmarks/search_regret.py --seeds 1 --only "new shape" ladder random exhaustive
 
 # pip and not python: where the system has no ensurepip, venv fails and leaves a python behind.
 .venv/bin/pip:

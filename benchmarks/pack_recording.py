@@ -7,7 +7,7 @@ file holds of a kernel on a problem stands digit for digit, and nothing is mixed
 added files a whole measurement beats a first look, and that beats a failure; among equals the later file wins.
 
 A whole measurement keeps every sample and a first look its fastest, to four digits: 0.05%, where measuring the same
-config again differs by 0.4 to 1%.
+config again differs by 0.4 to 2%.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class TimingPlan:
     coarse: no disturbance explains that, and repeating what spills its registers costs the time of ten others.
 
     The others get ``samples`` of ``sample_us`` each. Within one screening these agree to 0.1%; screening the same
-    config again later spreads by 0.4 to 1%, which more samples do not mend. Finals take ``rounds`` of one sample of
+    config again later spreads by 0.4 to 2%, which more samples do not mend. Finals take ``rounds`` of one sample of
     ``round_us`` a candidate.
 
     Replays begin behind untimed passes of ``ahead_us`` together, which keep the GPU busy while the rest is queued. A

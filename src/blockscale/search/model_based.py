@@ -52,8 +52,8 @@ class ModelSearch:
     """Rounds of a few configs with the highest expected improvement, among those in view.
 
     In view are what did well on recorded problems and on this run's other problems, neighbours of the leaders, a thin
-    random spread, and, for a device that no recording is akin to, what the cost model expects most of. A round has a
-    fixed size, whatever ``ask`` is called with, so the configs asked do not depend on how many the caller can try at
+    random spread, and what the cost model expects most of: its best tiles, for a device that no recording is akin to
+    its best configs. A round has a fixed size, whatever ``ask`` is called with, so the configs asked do not depend on how many the caller can try at
     once. A failed config is passed over and says nothing about those beside it.
     """
 
