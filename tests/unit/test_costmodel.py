@@ -147,11 +147,19 @@ def test_on_a_recorded_problem_what_was_measured_is_expected() -> None:
 
 
 def test_what_a_recording_left_out_counts_as_slow() -> None:
-    model = CostModel(H200, portfolio_of((PROBLEM, TABLE)))
-    missing = [config for config in build_space(PROBLEM, H200, hopper=True) if config not in (FAST, GOOD, FAIR)]
+    table = TABLE | {PLAIN.with_(split_k=2): 18.0}
+    model = CostModel(H200, portfolio_of((PROBLEM, table)))
+    kept = [config for config, us in table.items() if us <= KEPT_WITHIN * table[FAST]]
+    missing = [config for config in build_space(PROBLEM, H200, hopper=True) if config not in kept]
     expected = model.expected_log_us(PROBLEM, missing) - model.expected_log_us(PROBLEM, [FAST])[0]
     assert expected.min() >= math.log(KEPT_WITHIN) - 1e-9
-    assert (np.log(clock_us(PROBLEM, *missing)).argmax()) == expected.argmax(), "what the clock thinks slower, stays so"
+    assert np.log(clock_us(PROBLEM, *missing)).argmax() == expected.argmax(), "what the clock thinks slower, stays so"
+
+
+def test_of_swaps_and_splits_a_recording_without_any_says_nothing() -> None:
+    model = CostModel(H200, portfolio_of((PROBLEM, TABLE)))
+    untried = [PLAIN.with_(split_k=8), PLAIN.with_(swap_ab=True)]
+    assert model.expected_log_us(PROBLEM, untried) == pytest.approx(np.log(clock_us(PROBLEM, *untried)))
 
 
 def test_the_more_alike_a_recorded_problem_the_more_it_counts() -> None:
