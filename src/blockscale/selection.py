@@ -21,9 +21,8 @@ class SelectionRules:
     ``finalists`` is how many screened candidates are re-timed at most, besides the baselines: those within
     ``contention`` (a share of the time) of the fastest. Screened again and again over a run, the same config spreads by
     0.4 to 2.2%, mostly about 1.3% (benchmarks/measuring_cost.py), so the difference of two by 1.8%, and 4% is twice
-    that. Two medians that differ by less
-    than ``sigmas`` standard errors are a tie, but a tie never hides more than ``tie_limit`` (a share of the time), so
-    that a noisy device cannot trade speed for simplicity.
+    that. Two medians that differ by less than ``sigmas`` standard errors are a tie, but a tie never hides more than
+    ``tie_limit`` (a share of the time), so that a noisy device cannot trade speed for simplicity.
     """
 
     finalists: int = 6

@@ -192,7 +192,10 @@ class ModelSearch:
     def _expected_tiles(self) -> list[TileConfig]:
         """The tiles and splits that the cost model expects most of, whatever recordings hold; one config of each."""
         pinned = {a.name: a.values[len(a.values) // 2] for a in self._space.axes if a.name in ("group_m", "num_stages")}
-        pinned |= {a.name: a.values[-1] for a in self._space.axes if a.name == "block_k"}
+        # A K step as deep as one scale allows.
+        group = self._space.problem.quant.block_k
+        depths = [value for a in self._space.axes if a.name == "block_k" for value in a.values if group % value == 0]
+        pinned |= {"block_k": max(depths)} if depths else {}
         configs = [config for config in self._space.pinned(**pinned) if not self._cost_model.hopeless(config)]
         if not configs:
             return []
