@@ -197,6 +197,19 @@ def test_compile_processes_that_never_start_end_the_run(pool_of) -> None:
         pool_of("open_dying").submit(asked(3)).result(WAIT_S)
 
 
+def test_a_pool_that_cannot_start_processes_any_more_keeps_no_one_waiting(
+    pool_of, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_processes(target: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("blockscale.measure.compile_pool.Child", out_of_processes)
+    pool = pool_of()
+    for group in (1, 16):  # the second comes when the manager's thread has ended
+        with pytest.raises(IncompleteRunError, match="Resource temporarily unavailable"):
+            pool.submit(asked(3, group)).result(WAIT_S)
+
+
 @given(st.integers(1, 5000), st.integers(1, 5000))
 def test_sizes_share_code_exactly_when_triton_would_share_it(a: int, b: int) -> None:
     def kind(m: int) -> tuple[bool, bool]:
@@ -213,3 +226,5 @@ def test_what_changes_the_code_is_told_apart() -> None:
     assert compile_key(Problem(PROBLEM.shape, out_dtype=OutDtype.FLOAT16), candidate(3)) != base
     assert compile_key(Problem(GemmShape(16, 2112, 7168 + 64)), candidate(3)) != base  # the K tail is masked
     assert compile_key(PROBLEM, Candidate(Kernel.FP8_MASKED, candidate(3).config)) != base
+    option = candidate(3).config.with_(extra=(("maxnreg", "128"),))  # handed on to the compiler
+    assert compile_key(PROBLEM, Candidate(Kernel.FP8, option)) != base

@@ -119,7 +119,11 @@ class LocalDevice:
         return True
 
     def start(self, work: Work, rank: int) -> None:
-        """Compile what the work needs, then measure it."""
+        """Compile what the work needs, then measure it.
+
+        Raises:
+            IncompleteRunError: nothing can be compiled any more.
+        """
         task = Task(work, rank, [None] * len(work.candidates))
         self._at_work += 1
         if self._first_s is None:

@@ -21,7 +21,7 @@ from threading import Lock, Thread
 from blockscale.errors import BlockscaleError, IncompleteRunError, InputError
 from blockscale.hardware import DeviceSpec
 from blockscale.measure.child import Child, ChildDiedError, ChildRaisedError, ChildTarget, ChildTimeoutError
-from blockscale.problem import Candidate, Problem, TileConfig, TrialStatus, ceil_div
+from blockscale.problem import Candidate, Problem, TrialStatus, ceil_div
 
 log = logging.getLogger(__name__)
 
@@ -95,10 +95,8 @@ def compile_key(problem: Problem, candidate: Candidate) -> tuple[object, ...]:
     shape, quant, config = problem.shape, problem.quant, candidate.config
     groups = ceil_div(shape.K, quant.block_k)
     sizes = (shape.M, shape.N, shape.K, groups, shape.M * shape.N, shape.M * shape.K, shape.N * shape.K)
-    compiled: TileConfig = config.with_(extra=())
     return (
-        candidate.kernel,
-        compiled,
+        candidate,
         quant,
         problem.out_dtype,
         shape.K % config.block_k == 0,
@@ -140,6 +138,7 @@ class CompilePool:
         self._workers: list[_Worker] = []
         self._failed_starts = 0
         self._closing = False
+        self._failure: IncompleteRunError | None = None  # of the manager: nobody compiles any more
         self._thread: Thread | None = None
         self._to_warm = 0
         self._compilations = 0
@@ -158,11 +157,17 @@ class CompilePool:
         What is queued already for another problem comes as early as the lower of both ranks says. The future raises
         ``InputError`` when the compiler's packages are missing and ``IncompleteRunError`` when compile processes cannot
         be started.
+
+        Raises:
+            IncompleteRunError: the thread that manages the processes has failed.
+            RuntimeError: the pool is closed.
         """
         key = compile_key(request.problem, request.candidate)
         with self._lock:
             if self._closing:
                 raise RuntimeError("the compile pool is closed")
+            if self._failure is not None:
+                raise self._failure
             known = self._known.get(key)
             if known is not None and not known.future.cancelled():
                 if rank < known.rank and not known.future.running() and not known.future.done():
@@ -208,7 +213,10 @@ class CompilePool:
                 self._wait()
         except BaseException as error:  # whoever waits for a future must hear of it
             log.exception("the compile pool's manager failed")
-            self._fail_all(IncompleteRunError(f"the compile pool failed: {type(error).__name__}: {error}"))
+            failure = IncompleteRunError(f"the compile pool failed: {type(error).__name__}: {error}")
+            with self._lock:
+                self._failure = failure
+            self._fail_all(failure)
         finally:
             for worker in self._workers:
                 worker.child.kill()
