@@ -1,5 +1,6 @@
 """Inputs that many problems share: the same values whatever was made before, within memory, and verdicts on outputs."""
 
+import weakref
 from dataclasses import replace
 from functools import cache
 
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockscale.errors import InputError
+from blockscale.kernels.inputs import GemmInputs
 from blockscale.kernels.reference import reference
 from blockscale.measure import rotation as rotation_module
 from blockscale.measure.rotation import (
@@ -118,6 +120,29 @@ def test_memory_of_other_weights_is_given_up_for_the_problem_at_hand() -> None:
         held.append(pool.held_bytes)
         assert pool.held_bytes <= needed_bytes(of_m(3, n), 3, L2_BYTES)
     assert held[1] < held[0]
+
+
+def test_what_was_made_before_memory_ran_out_is_freed_before_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[torch.Tensor]] = []
+    make_inputs, copies = rotation_module.make_inputs, rotation_module._copies
+
+    def noted(*args: object) -> GemmInputs:
+        assert all(matrix() is None for matrix in made)
+        inputs = make_inputs(*args)
+        made.append(weakref.ref(inputs.b))
+        return inputs
+
+    def short_of_memory(tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
+        if len(made) == 1:
+            raise torch.OutOfMemoryError
+        return copies(tensor, count)
+
+    monkeypatch.setattr(rotation_module, "make_inputs", noted)
+    monkeypatch.setattr(rotation_module, "_copies", short_of_memory)
+    rotation = pool_of().rotation(PROBLEM, SCREEN_SEED)
+    assert len(made) == 2
+    write_right_outputs(rotation)
+    assert rotation.check().ok
 
 
 def test_a_larger_m_announced_later_makes_the_inputs_anew() -> None:

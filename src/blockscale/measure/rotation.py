@@ -207,8 +207,9 @@ class RotationPool:
                 rotation = self._make(problem, seed)
             except torch.OutOfMemoryError:  # something else on this GPU has grown into our budget
                 self.forget()
-                torch.cuda.empty_cache()
-                rotation = self._make(problem, seed)
+        if rotation is None:  # not before here: the exception holds what was made before it failed
+            torch.cuda.empty_cache()
+            rotation = self._make(problem, seed)
         self._rotations[key] = rotation
         self._weights[weight_key] = self._weights.pop(weight_key)
         return rotation
