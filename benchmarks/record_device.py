@@ -28,6 +28,7 @@ from blockscale.measure.timing import TimingPlan
 from blockscale.problem import Candidate, GemmShape, Phase, Problem, TileConfig, Trial, TrialStatus, WeightShape
 from blockscale.space import canonical
 from blockscale.store import Store
+from blockscale.tuning.request import STOCK_BATCH_SIZES
 
 LADDERS = (WeightShape(7168, 2304), WeightShape(512, 7168))
 OTHERS = tuple(
@@ -50,7 +51,6 @@ FIRST_RECORDED = {
     WeightShape(4608, 7168): (1, 16, 64, 256, 4096),
     WeightShape(24576, 1536): (1, 16, 64, 256, 4096),
 }
-STOCK_BATCH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 RECORDED_ENGINES = ("sglang", "vllm")
 
 _FIRST_AT_WORK = 32  # of a problem, while no time is known that the others could be held against

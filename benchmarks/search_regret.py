@@ -13,7 +13,7 @@ Beside them, on the ``new shape`` tables: ``random`` and Optuna's TPE with as ma
 problem, and the stock exhaustive sweep. Simulated seconds: compilation as recorded, shared over 15 processes, plus
 measuring (`blockscale.executor.cost`), one after the other.
 
-    python benchmarks/search_regret.py --seeds 5 --json regret.json [--recording FILE …] [--plot regret.svg]
+    python benchmarks/search_regret.py --seeds 5 --json regret.json [--recording FILE …]
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from blockscale.problem import (
     WeightShape,
 )
 from blockscale.store import Store
+from blockscale.tuning.request import STOCK_BATCH_SIZES
 
 NEVER = float("inf")
 WEIGHT = WeightShape(7168, 256)
@@ -91,7 +92,7 @@ def test_shipped_tables_come_in_their_order_each_once():
     assert tables[6] == Table("vllm", WeightShape(7168, 2304), 16)
     assert Counter(t.engine for t in tables) == {"sglang": 84, "vllm": 76}
     assert {t.m for t in tables if t.weight == WeightShape(512, 7168) and t.engine == "sglang"} == set(
-        record_device.STOCK_BATCH_SIZES
+        STOCK_BATCH_SIZES
     )
 
 
