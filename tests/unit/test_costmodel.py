@@ -207,6 +207,14 @@ def test_expectations_do_not_depend_on_what_was_asked_before() -> None:
     assert at_once == pytest.approx(one_by_one[::-1], abs=1e-12)
 
 
+def test_what_was_forgotten_is_expected_again() -> None:
+    model = CostModel(H200, portfolio_of((PROBLEM, TABLE)))
+    configs = [FAST, GOOD, FAIR, SLOW]
+    first = model.expected_log_us(PROBLEM, configs)
+    model.forget(PROBLEM, but=[GOOD, FAST.with_(num_warps=8)])
+    assert model.expected_log_us(PROBLEM, configs) == pytest.approx(first, abs=1e-12)
+
+
 def test_recorded_weights_make_the_first_guess_on_another_one_better(recorded) -> None:
     problems = [Problem(GemmShape(m, n, k)) for n, k in ((2112, 7168), (24576, 1536)) for m in (1, 16, 64, 256, 4096)]
     regrets: dict[bool, list[float]] = {False: [], True: []}

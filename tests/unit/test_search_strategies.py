@@ -1,8 +1,10 @@
 """What a run relies on in every search: never ask twice, end, repeat exactly, cope with failures, find good configs."""
 
+import gc
 import itertools
 import math
 import random
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -168,6 +170,24 @@ def test_a_space_smaller_than_the_trials_is_tried_whole() -> None:
 def test_a_wrong_request_says_what_is_possible(name: str, trials: int | None, words: str, space: Space) -> None:
     with pytest.raises(InputError, match=words):
         make_strategy(name, space, [], trials, 0)  # type: ignore[arg-type]
+
+
+def test_a_run_of_many_problems_does_not_keep_all_that_its_searches_looked_at() -> None:
+    spaces = [build_space(Problem(GemmShape(1024, n, 7168)), H200, hopper=True) for n in range(2048, 2560, 128)]
+    model = CostModel(H200)  # blind: it looks at the whole space
+    run("auto", spaces[0], bowl(DEFAULT), trials=10, cost_model=model)
+    tracemalloc.start()
+    try:
+        for each in spaces[1:]:
+            list(each)  # what a space itself holds is not the question
+        before = tracemalloc.get_traced_memory()[0]
+        for each in spaces[1:]:
+            run("auto", each, bowl(DEFAULT), trials=10, cost_model=model)
+        gc.collect()
+        kept_bytes = (tracemalloc.get_traced_memory()[0] - before) / len(spaces[1:])
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 20 * len(spaces[0])
 
 
 def test_a_device_without_known_peaks_is_searched_all_the_same() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -63,6 +63,14 @@ class CostModel:
         if new:
             known.update(zip(new, map(float, self._expect(problem, new)), strict=True))
         return np.array([known[config] for config in configs])
+
+    def forget(self, problem: Problem, but: Iterable[TileConfig]) -> None:
+        """Let go of what was worked out for a problem ``but`` of some configs, which searches of other problems ask for.
+
+        A search may have looked at the whole space, and a run has hundreds.
+        """
+        known = self._expected.get(problem, {})
+        self._expected[problem] = {config: known[config] for config in but if config in known}
 
     def _expect(self, problem: Problem, configs: Sequence[TileConfig]) -> Array:
         arrays = ConfigArrays.of(configs, problem.quant, self._spec)

@@ -53,8 +53,8 @@ class ModelSearch:
 
     In view are what did well on recorded problems and on this run's other problems, neighbours of the leaders, a thin
     random spread, and what the cost model expects most of: its best tiles, for a device that no recording is akin to
-    its best configs. A round has a fixed size, whatever ``ask`` is called with, so the configs asked do not depend on how many the caller can try at
-    once. A failed config is passed over and says nothing about those beside it.
+    its best configs. A round has a fixed size, whatever ``ask`` is called with, so the configs asked do not depend on
+    how many the caller can try at once. A failed config is passed over and says nothing about those beside it.
     """
 
     def __init__(
@@ -96,6 +96,8 @@ class ModelSearch:
             self._left -= min(n, len(self._queue))
         batch, self._queue = self._queue[:n], self._queue[n:]
         self._waiting.update(batch)
+        if not batch and not self._waiting:  # the end
+            self._cost_model.forget(self._space.problem, but=self._times)
         return batch
 
     def tell(self, config: TileConfig, time_us: float | None) -> None:
