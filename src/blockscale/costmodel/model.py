@@ -65,9 +65,9 @@ class CostModel:
         return np.array([known[config] for config in configs])
 
     def forget(self, problem: Problem, but: Iterable[TileConfig]) -> None:
-        """Let go of what was worked out for a problem ``but`` of some configs, which searches of other problems ask for.
+        """Let go of what was worked out for a problem, ``but`` of configs that other searches will ask for.
 
-        A search may have looked at the whole space, and a run has hundreds.
+        A search may have looked at its whole space, and a run has hundreds of problems.
         """
         known = self._expected.get(problem, {})
         self._expected[problem] = {config: known[config] for config in but if config in known}
