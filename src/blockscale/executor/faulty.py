@@ -106,7 +106,7 @@ class FaultyDevice:
         self._inner.prepare(problems)
 
     def can_try(self, problem: Problem, candidate: Candidate) -> bool:
-        """As the device beneath."""
+        """As the inner device."""
         return self._inner.can_try(problem, candidate)
 
     def start(self, work: Work, rank: int) -> None:
