@@ -1,7 +1,10 @@
 """The compile pool: any end that a compiler can come to is one candidate's outcome."""
 
+import gc
 import os
+import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,6 +161,17 @@ def test_processes_are_recycled(pool_of, tmp_path: Path) -> None:
     for group in range(1, 6):
         assert pool.submit(asked(3, group)).result(WAIT_S).status is TrialStatus.OK
     assert len({line.split()[0] for line in compiled(tmp_path)}) == 3
+
+
+def test_of_a_finished_compilation_only_the_outcome_is_kept(pool_of) -> None:
+    pool = pool_of()
+    future = pool.submit(asked(3))
+    outcome, finished = future.result(WAIT_S), weakref.ref(future)
+    del future
+    pool.submit(asked(4)).result(WAIT_S)  # by now the pool's thread is done with the first
+    gc.collect()
+    assert finished() is None
+    assert pool.submit(asked(3)).result(WAIT_S) == replace(outcome, compile_s=0.0)
 
 
 def test_a_cancelled_compilation_is_never_made(pool_of, tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def compile_key(problem: Problem, candidate: Candidate) -> tuple[object, ...]:
 
 @dataclass
 class _Job:
+    key: tuple[object, ...]
     request: CompileRequest
     future: Future[CompileOutcome]
     rank: int
@@ -132,7 +133,8 @@ class CompilePool:
         self._settings = settings or PoolSettings()
         self._queue: list[tuple[int, int, _Job]] = []  # a heap by rank, then order; a job may stand in it twice
         self._order = count()
-        self._known: dict[tuple[object, ...], _Job] = {}
+        # Of a job that is finished the outcome only: its future would keep all that was ever told of it.
+        self._known: dict[tuple[object, ...], _Job | CompileOutcome] = {}
         self._lock = Lock()
         self._wake_read, self._wake_write = Pipe(duplex=False)
         self._workers: list[_Worker] = []
@@ -169,11 +171,13 @@ class CompilePool:
             if self._failure is not None:
                 raise self._failure
             known = self._known.get(key)
+            if isinstance(known, CompileOutcome):
+                return _finished(known)
             if known is not None and not known.future.cancelled():
                 if rank < known.rank and not known.future.running() and not known.future.done():
                     self._enqueue(known, rank)
                 return _shared(known.future)
-            job = _Job(request, Future(), rank)
+            job = _Job(key, request, Future(), rank)
             self._known[key] = job
             self._enqueue(job, rank)
             self._start_manager()
@@ -291,6 +295,8 @@ class CompilePool:
         worker.done += 1
         if not worker.child.alive or worker.done >= self._settings.recycle_after:
             self._drop(worker)
+        with self._lock:
+            self._known[job.key] = outcome
         job.future.set_result(outcome)
 
     def _broken(self, error: ChildRaisedError) -> Exception:
@@ -334,6 +340,13 @@ class CompilePool:
                     future.set_exception(error)
             elif not future.cancel():
                 future.set_exception(IncompleteRunError("the compile pool was closed"))
+
+
+def _finished(outcome: CompileOutcome) -> Future[CompileOutcome]:
+    """A future of what is known already, at no cost."""
+    future: Future[CompileOutcome] = Future()
+    future.set_result(replace(outcome, compile_s=0.0))
+    return future
 
 
 def _shared(known: Future[CompileOutcome]) -> Future[CompileOutcome]:
