@@ -41,6 +41,10 @@ _PEAKS = {
 }
 
 
+# Limits that some drivers do not tell.
+_UNTOLD_IS_0 = frozenset({"l2_bytes", "shared_memory_per_unit"})
+
+
 @cache
 def _compute_capability(arch: str) -> int:
     digits = arch.removeprefix("sm_").rstrip("af")
@@ -65,7 +69,21 @@ class DeviceSpec:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Self:
-        """Inverse of ``dataclasses.asdict``, through JSON too."""
+        """Inverse of ``dataclasses.asdict``, through JSON too.
+
+        Raises:
+            KeyError: the vendor is missing.
+            TypeError: another field is missing, or one is unknown.
+            ValueError: a value is none that a device can have.
+        """
+        for name, value in fields.items():
+            if name in ("name", "arch"):
+                if not isinstance(value, str) or not value:
+                    raise ValueError(f"{name} = {value!r} of the device is no text")
+            elif name != "vendor":
+                least = 0 if name in _UNTOLD_IS_0 else 1
+                if type(value) is not int or not least <= value < 2**63:
+                    raise ValueError(f"{name} = {value!r} of the device is not a whole number of at least {least}")
         return cls(**{**fields, "vendor": Vendor(fields["vendor"])})
 
     @property

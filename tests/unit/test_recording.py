@@ -4,7 +4,7 @@ import gzip
 import json
 import os
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -113,6 +113,27 @@ def test_device_without_known_limits_needs_a_spec(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": 0},
+        {"arch": ""},
+        {"vendor": None},
+        {"compute_units": 0},
+        {"compute_units": [[]]},
+        {"warp_size": True},
+        {"memory_bytes": 1.5e11},
+        {"registers_per_unit": 10**400},
+        {"l2_bytes": -1},
+    ],
+)
+@pytest.mark.parametrize("header", [HEADER, HEADER | {"layout": 2, "environment": asdict(ENVIRONMENT)}])
+def test_limits_that_no_device_has_are_refused(tmp_path, header, changes):
+    path = write_lines(tmp_path / "r.jsonl", header | {"spec": asdict(H200) | changes}, TRIAL)
+    with pytest.raises(InputError, match=rf"line 1: .*{'Vendor' if 'vendor' in changes else next(iter(changes))}"):
+        load_recording(path)
+
+
+@pytest.mark.parametrize(
     ("lines", "line", "rule"),
     [
         ([], 1, "not one whole JSON object"),
@@ -202,6 +223,18 @@ def test_wrong_value_in_the_middle_is_refused_when_its_problem_is_read(tmp_path)
     recording = load_recording(write_lines(tmp_path / "r.jsonl", HEADER, bad, TRIAL))
     with pytest.raises(InputError, match=r"line 2:.*BLOCK_SIZE_N"):
         recording.trials(PROBLEM, Kernel.FP8)
+
+
+@pytest.mark.parametrize("changes", [{"time_us": 10**400}, {"compile_s": 10**400}])
+def test_numbers_beyond_a_float_are_refused(tmp_path, changes):
+    with pytest.raises(InputError, match=r"line 2: .*too large"):
+        load_recording(write_lines(tmp_path / "r.jsonl", HEADER, TRIAL | changes))
+
+
+def test_device_name_that_is_no_text_is_refused(tmp_path):
+    header = HEADER | {"device_name": ["NVIDIA H200"], "spec": asdict(H200)}
+    with pytest.raises(InputError, match=r"line 1: device_name"):
+        load_recording(write_lines(tmp_path / "r.jsonl", header, TRIAL))
 
 
 def test_cut_archive_binary_folder_and_missing_file_are_refused(tmp_path):

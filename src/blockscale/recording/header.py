@@ -92,6 +92,8 @@ def read_header(fields: Mapping[str, Any]) -> Header:
 
 def _read_layout_1(fields: Mapping[str, Any]) -> Header:
     name = fields["device_name"]
+    if not isinstance(name, str):
+        raise BadLineError(f"device_name = {name!r} is no text")
     spec = DeviceSpec.from_fields(fields["spec"]) if "spec" in fields else _KNOWN_DEVICES.get(name)
     if spec is None:
         raise BadLineError(f"the limits of device {name!r} are unknown and the record has no spec")

@@ -15,7 +15,7 @@ class BadLineError(Exception):
 
 
 # What reading a value of a wrong type or range may raise, besides a missing field.
-BAD_VALUE = (InputError, BadLineError, TypeError, ValueError, AttributeError)
+BAD_VALUE = (InputError, BadLineError, TypeError, ValueError, OverflowError, AttributeError)
 
 
 def bad(path: Path, number: int, rule: str) -> InputError:
