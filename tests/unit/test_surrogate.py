@@ -29,7 +29,7 @@ ERRORS = np.array([0.3, 0.25, -0.1, 0.0, -0.4])
 
 def surrogate_of(alike: float = 1.0) -> Surrogate:
     """Over two problems, which are so much alike."""
-    return Surrogate(np.array([[1.0, alike], [alike, 1.0]]), 0.2, SETTINGS)
+    return Surrogate(np.array([[1.0, alike], [alike, 1.0]]), 0.2, SETTINGS.confidence, SETTINGS)
 
 
 def observed(indices: list[int], problem: int = 0) -> Observations:

@@ -45,6 +45,7 @@ class ModelSearchSettings:
     spread: int = 16  # configs in view at random, against a wrong model
     known_problems: int = 6
     known_configs: int = 24  # of each known problem, the fastest
+    teaches_within: float = 4.0  # distance of a known problem that lets the search be brief: a factor of 16 in M
     surrogate: SurrogateSettings = field(default_factory=SurrogateSettings)
 
 
@@ -78,7 +79,10 @@ class ModelSearch:
         self._known = _trimmed(knowledge, self._settings)
         surrogate = self._settings.surrogate
         error = surrogate.error if cost_model.is_informed else surrogate.blind_error
-        self._surrogate = Surrogate(self._likeness(), error, surrogate)
+        near = (distance(space.problem, known.problem) <= self._settings.teaches_within for known in self._known)
+        self._taught = any(near)
+        confidence = surrogate.taught_confidence if self._taught else surrogate.confidence
+        self._surrogate = Surrogate(self._likeness(), error, confidence, surrogate)
         self._looked_around: set[TileConfig] = set()
         self._view = dict.fromkeys(self._first_view(random.Random(seed)))
         self._enqueue(legal_starts(space, priors))
@@ -153,7 +157,7 @@ class ModelSearch:
 
     def _first_size(self) -> int:
         s = self._settings
-        if self._known:
+        if self._taught:
             return s.first_taught
         return s.first if self._cost_model.is_informed else s.first_blind
 

@@ -44,7 +44,7 @@ class SurrogateSettings:
     it), ``offset`` on a whole problem, ``noise`` a measurement. ``own`` is the share of the error's variance that no
     other problem shares, ``problem_reach`` the distance of problems (`blockscale.costmodel.distance`) over which the
     rest stays alike. A problem whose results surprise the model more or less than these say widens or narrows them;
-    ``confidence`` is how many results they weigh in that, ``taught_confidence`` where results of other problems have
+    ``confidence`` is how many results they weigh in that, ``taught_confidence`` where results of alike problems have
     narrowed them already.
     """
 
@@ -54,7 +54,7 @@ class SurrogateSettings:
     noise: float = 0.01
     own: float = 0.15
     confidence: float = 16.0
-    taught_confidence: float = 4.0
+    taught_confidence: float = 3.3
     problem_reach: float = 4.0
     axis_reach: Mapping[str, float] = field(default_factory=lambda: _REACH)
 
@@ -112,11 +112,12 @@ class Prediction:
 
 class Surrogate:
     """The process, given how alike the problems are (``alike`` [problems, problems], ones on the diagonal) and how far
-    off the cost model is on a config (``error``, a standard deviation)."""
+    off the cost model is on a config (``error``, a standard deviation, which weighs ``confidence`` results)."""
 
-    def __init__(self, alike: Array, error: float, settings: SurrogateSettings) -> None:
+    def __init__(self, alike: Array, error: float, confidence: float, settings: SurrogateSettings) -> None:
         self._alike = alike
         self._error = error
+        self._confidence = confidence
         self.settings = settings
 
     def own_covariance(self, a: Array, b: Array) -> Array:
@@ -142,8 +143,7 @@ class Surrogate:
         left = np.maximum(variance - (explained**2).sum(axis=0), 0.0)
         # How far each result of this problem was off what all before it said, in standard deviations.
         own = whitened[tasks == 0]
-        weight = s.confidence if len(own) == n else s.taught_confidence
-        surprise = (weight + float(own @ own)) / (weight + len(own))
+        surprise = (self._confidence + float(own @ own)) / (self._confidence + len(own))
         return Prediction(places, explained.T @ whitened, left, explained, self, surprise)
 
 
