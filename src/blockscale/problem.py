@@ -272,7 +272,7 @@ class TrialStatus(StrEnum):
     """How one trial ended. Everything but OK and COARSE disqualifies the candidate."""
 
     OK = "ok"
-    COARSE = "ok_coarse"  # far behind the best so far: timed once, right, not a finalist
+    COARSE = "ok_coarse"  # behind the best so far: right, timed by a first look only; a finalist if little else ran
     ILLEGAL = "illegal"  # the device or the engine cannot run it; nothing was launched
     COMPILE_ERROR = "compile_error"
     COMPILE_TIMEOUT = "compile_timeout"
@@ -300,7 +300,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One candidate tried once on one problem. ``samples_us`` are raw: mean µs per launch of each graph replay.
+    """One candidate tried once on one problem. ``samples_us`` are raw: mean µs per launch of some passes over the inputs each.
 
     ``compile_s`` and ``elapsed_s`` are seconds; ``elapsed_s`` is what the trial cost the run and feeds the time budget.
     ``labels`` name conditions seen while timing, e.g. ``power_capped``.
