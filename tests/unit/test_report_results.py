@@ -55,11 +55,14 @@ def test_closing_text_is_the_golden_one():
 
 
 def test_several_engines_get_a_column_and_approximate_times_a_mark():
-    table = result_table([a_result(), a_result(engine="vllm")], approximate={"vllm"})
+    there = a_result(engine="vllm")
+    approximate = {("vllm", there.problem)}
+    table = result_table([a_result(), there, a_result(64, engine="vllm")], approximate)
     assert table.columns[0].title == "engine"
     assert "≈8.9" not in table.rows[0]
     assert table.rows[1][4] == "≈8.9"
-    assert "approximate: vllm" in closing_text(a_summary(a_result(engine="vllm")), {"vllm"}, {})
+    assert table.rows[2][4] == "8.9", "another problem of the engine was measured on its own kernel"
+    assert "approximate: vllm" in closing_text(a_summary(there), approximate, {})
 
 
 def test_mean_is_geometric_and_leaves_out_rows_without_a_baseline():

@@ -14,6 +14,7 @@ from blockscale.hardware import DeviceSpec
 from blockscale.report.closing import closing_text
 from blockscale.report.lines import json_line, plain_line
 from blockscale.report.progress import Progress, progress_lines
+from blockscale.report.results import count
 from blockscale.report.table import wrap
 from blockscale.tuning.events import (
     Event,
@@ -88,7 +89,7 @@ def _line(event: Event, progress: Progress, width: int | None) -> str | None:
     """One event as one plain line for a terminal of ``width`` columns, None for events without one."""
     match event:
         case RunStarted():
-            return f"{event.device.name}: {event.problems} problems for {', '.join(event.engines)}"
+            return f"{event.device.name}: {count(event.problems, 'problem')} for {', '.join(event.engines)}"
         case ProblemResult():
             return progress.result_line(event, width)
         case FileWritten():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from blockscale.problem import Problem
 from blockscale.report.results import outcome_lines, result_table
 from blockscale.report.table import render_table, wrap
 from blockscale.tuning.events import RunSummary
@@ -11,14 +12,14 @@ from blockscale.tuning.events import RunSummary
 
 def closing_text(
     summary: RunSummary,
-    approximate: Collection[str],
+    approximate: Collection[tuple[str, Problem]],
     notes: Mapping[str, Sequence[str]],
     width: int | None = None,
 ) -> str:
     """Everything that is said after the last problem, fitted to a terminal of ``width`` columns if that is given.
 
-    ``approximate`` names engines whose times were measured on another kernel, ``notes`` holds each engine's sentences
-    on how its files come into use.
+    ``approximate`` holds engines and problems whose times were measured on another kernel, ``notes`` each engine's
+    sentences on how its files come into use.
     """
     figures = [wrap(line, width, "  ") for line in _figures(summary, approximate)]
     blocks = [render_table(result_table(summary.results, approximate), width), "\n".join(figures)]
@@ -31,12 +32,12 @@ def closing_text(
     return "\n\n".join(blocks)
 
 
-def _figures(summary: RunSummary, approximate: Collection[str]) -> list[str]:
+def _figures(summary: RunSummary, approximate: Collection[tuple[str, Problem]]) -> list[str]:
     lines = outcome_lines(summary.results)
     if approximate:
-        names = ", ".join(sorted(approximate))
+        names = ", ".join(sorted({engine for engine, _ in approximate}))
         lines.append(
-            f"≈ approximate: {names} launches a kernel that was not recorded; these times are a kindred one's."
+            f"≈ approximate: {names} launches a kernel that was not recorded there; these times are a kindred one's."
         )
     lines.append(f"Trials: {summary.trials_measured} measured, {summary.trials_reused} taken from the store")
     return lines

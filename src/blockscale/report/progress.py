@@ -58,7 +58,7 @@ class Progress:
         self._last: _Standing | None = None
         self._under_way: dict[tuple[str, Problem], _Standing] = {}
         self.results: list[ProblemResult] = []
-        self.approximate: set[str] = set()
+        self.approximate: set[tuple[str, Problem]] = set()  # engines and problems timed on another kernel
 
     def update(self, event: Event) -> None:
         """Take one event in; those that say nothing about progress are passed over."""
@@ -72,7 +72,7 @@ class Progress:
                 standing.tried += 1
                 standing.best_us, standing.baseline_us = event.best_us, event.baseline_us
                 if APPROXIMATE in event.trial.labels:
-                    self.approximate.add(event.engine)
+                    self.approximate.add((event.engine, event.trial.problem))
             case ProblemResult():
                 self.results.append(event)
                 self._done_cost_s += measuring_s(event.problem)
@@ -99,7 +99,7 @@ class Progress:
             total=self._total,
             elapsed_s=elapsed_s,
             left_s=left_s,
-            approximate=last.engine in self.approximate,
+            approximate=(last.engine, last.problem) in self.approximate,
         )
 
     def result_line(self, result: ProblemResult, width: int | None = None) -> str:
@@ -107,7 +107,7 @@ class Progress:
 
         Config and number of candidates are left out where they do not fit into ``width`` characters.
         """
-        mark = "≈" if result.engine in self.approximate else ""
+        mark = "≈" if (result.engine, result.problem) in self.approximate else ""
         place = f"[{len(self.results):>{len(str(self._total))}}/{self._total}]"
         head = f"{place} {result.engine} {result.problem}: "
         if result.outcome is Outcome.NO_VALID_CANDIDATE:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from blockscale.errors import InputError
-from blockscale.problem import TileConfig
+from blockscale.problem import Problem, TileConfig
 from blockscale.report.table import Column, Table
 from blockscale.selection import Outcome
 from blockscale.tuning.events import ProblemResult
@@ -15,11 +15,12 @@ from blockscale.tuning.events import ProblemResult
 _NONE = "–"
 
 
-def result_table(results: Sequence[ProblemResult], approximate: Collection[str] = ()) -> Table:
+def result_table(results: Sequence[ProblemResult], approximate: Collection[tuple[str, Problem]] = ()) -> Table:
     """Rows as tuned: shape, M, baseline µs, tuned µs, speed-up, share of the roofline, config.
 
-    ``approximate`` names engines whose times were measured on another kernel: theirs carry a ``≈``. The engine has a
-    column of its own where there are several. The config may be left out of a narrow table; the file holds it.
+    ``approximate`` holds engines and problems whose times were measured on another kernel: theirs carry a ``≈``. The
+    engine has a column of its own where there are several. The config may be left out of a narrow table; the file
+    holds it.
     """
     several = len({r.engine for r in results}) > 1
     columns = (
@@ -32,7 +33,8 @@ def result_table(results: Sequence[ProblemResult], approximate: Collection[str] 
         Column("% of roofline", figures=True),
         Column("config", optional=True),
     )
-    rows = tuple(((r.engine,) if several else ()) + _row(r, "≈" if r.engine in approximate else "") for r in results)
+    marks = ["≈" if (r.engine, r.problem) in approximate else "" for r in results]
+    rows = tuple(((r.engine,) if several else ()) + _row(r, mark) for r, mark in zip(results, marks, strict=True))
     return Table(columns, rows)
 
 
