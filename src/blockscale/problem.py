@@ -300,7 +300,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One candidate tried once on one problem. ``samples_us`` are raw: mean µs per launch of some passes over the inputs each.
+    """One candidate tried once on one problem. ``samples_us`` are raw: mean µs per launch of some passes each.
 
     ``compile_s`` and ``elapsed_s`` are seconds; ``elapsed_s`` is what the trial cost the run and feeds the time budget.
     ``labels`` name conditions seen while timing, e.g. ``power_capped``.

@@ -1,8 +1,8 @@
 """What each problem of a run learns from, and the order that follows: all from the request, nothing from outcomes.
 
 Within one weight and engine the batch sizes form a tree over log2 M: the middle first, then the ends, then the middles
-of the gaps that are left; each learns from all earlier levels of its weight. Across weights, where no recording teaches,
-waves of 1, 2, 4, 8, … weights learn from the most similar weights of earlier waves at the nearest batch size.
+of the gaps that are left; each learns from all earlier levels of its weight. Across weights, where no recording
+teaches, waves of 1, 2, 4, 8, … weights learn from the most similar weights of earlier waves at the nearest batch size.
 """
 
 from __future__ import annotations
