@@ -11,8 +11,8 @@ from blockscale.errors import IncompleteRunError, InputError
 from blockscale.executor.base import Device
 from blockscale.executor.faulty import Fault, FaultPlan, FaultyDevice
 from blockscale.executor.replay import ReplayDevice
-from blockscale.problem import Candidate, Kernel, TileConfig, WeightShape
-from blockscale.recording import Recording, embedded, load_recording
+from blockscale.problem import Candidate, GemmShape, Kernel, Problem, TileConfig, WeightShape
+from blockscale.recording import Recording, embedded, load_recording, write_recording
 from blockscale.selection import Outcome, SelectionRules
 from blockscale.store import Store
 from blockscale.tuning.events import FileWritten, Note, RunSummary, TrialFinished
@@ -260,6 +260,18 @@ def test_each_file_has_a_sidecar_with_its_provenance_outside_the_engines_sight(b
     assert "3.6.0" in text, "Triton's version"
     assert "samples_us" in text
     assert any(isinstance(e, FileWritten) and e.keys == (16,) for e in bench.events)
+
+
+def test_an_engine_whose_kernel_is_not_recorded_is_refused_before_anything_is_written(bench, tmp_path):
+    """Going on could not help: the same command would end without a candidate for ever."""
+    problem = Problem(GemmShape(16, 2112, 7168))
+    hopper_alone = tmp_path / "hopper.jsonl"
+    trials = bench.recording.trials(problem, Kernel.FP8_HOPPER)
+    write_recording(hopper_alone, bench.recording.spec, bench.recording.environment, trials)
+    device = ReplayDevice(load_recording(hopper_alone))
+    with pytest.raises(InputError, match="no trial of a kernel that vllm launches"):
+        bench.tune(16, device=device, engines=("vllm",))
+    assert not (bench.folder / "vllm").exists()
 
 
 def test_an_unrecorded_problem_is_refused_before_anything_is_written(bench):

@@ -16,8 +16,9 @@ from blockscale.engines import Engine, require_writable
 from blockscale.errors import BlockscaleError, InputError
 from blockscale.executor.base import Device
 from blockscale.executor.cost import measuring_s
-from blockscale.problem import Problem, WeightShape
+from blockscale.problem import Candidate, Problem, WeightShape
 from blockscale.selection import Outcome
+from blockscale.space import combinations
 from blockscale.store import Store
 from blockscale.tuning.baselines import baseline_of
 from blockscale.tuning.events import Note, Observer, RunStarted, RunSummary, TimeSpent
@@ -81,7 +82,7 @@ def check_request(request: TuneRequest, engines: Sequence[Engine], device: Devic
 
     Raises:
         InputError: sizes beyond the kernels, an engine that cannot use the result, a file that cannot be merged into, a
-            problem that the device cannot answer, or one without any legal config.
+            problem that the device cannot answer for this engine, or one without any legal config.
     """
     problems = request.problems()
     check_sizes(problems, request.quant)
@@ -93,7 +94,24 @@ def check_request(request: TuneRequest, engines: Sequence[Engine], device: Devic
     device.prepare(problems)
     for engine in engines:
         for problem in problems:
-            engine.space(problem, device.spec)
+            _require_answerable(engine, problem, device)
+
+
+def _require_answerable(engine: Engine, problem: Problem, device: Device) -> None:
+    """Refuse a problem that has no config, or none that the device can say anything of.
+
+    Raises:
+        InputError: so it is.
+    """
+    space = engine.space(problem, device.spec)
+    # Not the space itself, which would be listed whole: on a GPU the first legal config will do.
+    legal = (space.canonical(config) for config in combinations(space.axes) if space.reason(config) is None)
+    candidates = (Candidate(engine.kernel_for(problem, config, device.spec), config) for config in legal)
+    if not any(device.can_try(problem, candidate) for candidate in candidates):
+        raise InputError(
+            f"{problem}: {device.spec.name} holds no trial of a kernel that {engine.name} launches: tune for another "
+            "engine, or on a recording that has its kernel."
+        )
 
 
 class _Run:
