@@ -80,6 +80,7 @@ def open_worker(options):
     if (FOLDER / "gone").exists():
         raise RuntimeError("CUDA error: GPU is lost: it has fallen off the bus")
     note("start " + os.environ["CUDA_VISIBLE_DEVICES"])
+    (FOLDER / "pid").write_text(str(os.getpid()))
 
     def handle(request):
         match request:
@@ -322,6 +323,17 @@ def test_labels_become_warnings(make: Make, screen: Try) -> None:
         "1 other process uses this GPU",
         "the GPU ran into its power limit while timing: times hold for this limit.",
     ]
+
+
+def test_a_process_killed_while_idle_costs_no_candidate(make: Make, tmp_path: Path, screen: Try) -> None:
+    device = make()
+    device.prepare([PROBLEM])
+    assert [t.status for t in screen(device, PROBLEM, [candidate(1)])] == [S.OK]
+    pid = int((tmp_path / "pid").read_text())
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert [t.status for t in screen(device, PROBLEM, [candidate(2)])] == [S.OK]
+    assert len(notes(tmp_path, "start")) == 2
 
 
 def test_problems_are_not_announced_while_work_is_under_way(make: Make, screen: Try) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -101,6 +102,16 @@ def test_every_end_of_a_compiler_is_an_outcome_and_the_rest_goes_on(pool_of, tmp
     assert outcomes[1].message == "not compiled within 2 s"
     assert "died with signal 11" in outcomes[3].message
     assert outcomes[0].compile_s == 0.5
+
+
+def test_a_process_killed_while_idle_costs_no_candidate(pool_of, tmp_path: Path) -> None:
+    pool = pool_of()
+    assert pool.submit(asked(3)).result(WAIT_S).status is TrialStatus.OK
+    pid = int(compiled(tmp_path)[0].split()[0])
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert pool.submit(asked(4)).result(WAIT_S).status is TrialStatus.OK
+    assert int(compiled(tmp_path)[1].split()[0]) != pid
 
 
 def test_a_mistake_of_ours_in_a_compile_process_is_not_hidden(pool_of) -> None:

@@ -236,6 +236,9 @@ class CompilePool:
         return None
 
     def _assign(self) -> None:
+        for worker in [worker for worker in self._workers if worker.ready and worker.job is None]:
+            if not worker.child.alive:  # killed for its memory while idle, say: not the next candidate's doing
+                self._drop(worker)
         for worker in self._workers:
             if worker.ready and worker.job is None and (job := self._next_job()) is not None:
                 worker.job = job

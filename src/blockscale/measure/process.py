@@ -112,6 +112,8 @@ class MeasuringProcess:
         Raises:
             IncompleteRunError: no process can be started any more.
         """
+        if self._child is not None and not self._sent and not self._child.alive:
+            self.discard()  # killed while idle, say: not this candidate's doing
         self._running().send(request)
         self._sent.append(request)
 
