@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from blockscale.costmodel import CostModel, distance
+from blockscale.costmodel.analytic import Array
 from blockscale.problem import TileConfig
 from blockscale.search.base import Knowledge, legal_starts
 from blockscale.search.surrogate import (
-    Array,
     Observations,
     Surrogate,
     SurrogateSettings,
@@ -90,10 +90,9 @@ class ModelSearch:
 
     def ask(self, n: int) -> list[TileConfig]:
         """The rest of the round, at most ``n``; a new round once every config of the last was told."""
-        if not self._queue and not self._waiting and self._left != 0:
+        all_told = not self._queue and not self._waiting and self._left != 0
+        if all_told or not self._started:  # the first round goes out together with the priors
             self._enqueue(self._next_round())
-        elif not self._started:
-            self._enqueue(self._next_round())  # goes out together with the priors
         self._started = True
         if self._left is not None:
             n = min(n, self._left)
@@ -147,9 +146,9 @@ class ModelSearch:
         Pipeline depth and the order of blocks act through latencies and caches that nothing else tells of, so there
         nothing is left to the model.
         """
-        best = min(self._times, key=lambda config: (self._times[config], config.complexity), default=None)
-        if best is None:
+        if not self._times:
             return []
+        best = _fastest_first(self._times)[0]
         axes = [axis for axis in self._space.axes if axis.name in ("num_stages", "group_m")]
         steps = [best.with_(**{a.name: value}) for a in axes for value in a.steps(getattr(best, a.name))]
         legal = legal_starts(self._space, steps)
@@ -163,9 +162,8 @@ class ModelSearch:
 
     def _look_around(self) -> None:
         """Bring neighbours of the leaders, the best config of each of the best tiles, into view."""
-        ranked = sorted(self._times, key=lambda config: (self._times[config], config.complexity))
         tiles: dict[tuple[object, ...], TileConfig] = {}
-        for config in ranked:
+        for config in _fastest_first(self._times):
             tiles.setdefault(_tile(config), config)
         for leader in list(tiles.values())[: self._settings.leaders]:
             if leader not in self._looked_around:
@@ -202,21 +200,21 @@ class ModelSearch:
         group = self._space.problem.quant.block_k
         depths = [value for a in self._space.axes if a.name == "block_k" for value in a.values if group % value == 0]
         pinned |= {"block_k": max(depths)} if depths else {}
-        configs = [config for config in self._space.pinned(**pinned) if not self._cost_model.hopeless(config)]
-        if not configs:
-            return []
-        expected = self._cost_model.expected_log_us(self._space.problem, configs)
-        return [configs[i] for i in np.argsort(expected, kind="stable")[: self._settings.tiles]]
+        return self._most_promising_first(self._space.pinned(**pinned))[: self._settings.tiles]
 
     def _most_expected(self) -> list[TileConfig]:
         """What the cost model expects most of, a tile in one GROUP_SIZE_M: it is blind to that, neighbours lead on."""
-        configs = [config for config in self._space if not self._cost_model.hopeless(config)]
+        ranked = self._most_promising_first(self._space)
+        tiles = {config.with_(group_m=1): config for config in reversed(ranked[: 8 * self._settings.expected])}
+        return list(reversed(tiles.values()))[: self._settings.expected]
+
+    def _most_promising_first(self, space: Space) -> list[TileConfig]:
+        """The configs of a space by what the cost model expects, the hopeless ones left out."""
+        configs = [config for config in space if not self._cost_model.hopeless(config)]
         if not configs:
             return []
-        expected = self._cost_model.expected_log_us(self._space.problem, configs)
-        ranked = [configs[i] for i in np.argsort(expected, kind="stable")]
-        tiles = {replace(config, group_m=1): config for config in reversed(ranked[: 8 * self._settings.expected])}
-        return list(reversed(tiles.values()))[: self._settings.expected]
+        expected = self._cost_model.expected_log_us(space.problem, configs)
+        return [configs[i] for i in np.argsort(expected, kind="stable")]
 
     def _observations(self) -> Observations:
         """This problem's results and what is known of others; far slower ones count as just slow."""
@@ -251,11 +249,16 @@ def _tile(config: TileConfig) -> tuple[object, ...]:
     return config.block_m, config.block_n, config.block_k, config.swap_ab, config.split_k
 
 
+def _fastest_first(times: Mapping[TileConfig, float]) -> list[TileConfig]:
+    """Configs by their time, of equal ones the simpler first."""
+    return sorted(times, key=lambda config: (times[config], config.complexity))
+
+
 def _trimmed(knowledge: Sequence[Knowledge], settings: ModelSearchSettings) -> list[Knowledge]:
     """The first few problems with the fastest of their configs, so that the surrogate stays small."""
     kept = []
     for known in knowledge:
-        fastest = sorted(known.times, key=lambda config: (known.times[config], config.complexity))
+        fastest = _fastest_first(known.times)
         if fastest:
             times = {config: known.times[config] for config in fastest[: settings.known_configs]}
             kept.append(Knowledge(known.problem, times))

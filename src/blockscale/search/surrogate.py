@@ -15,10 +15,9 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from blockscale.costmodel.analytic import Array
 from blockscale.problem import TileConfig
 from blockscale.space import Axis
-
-Array = NDArray[np.float64]
 
 # Steps along an axis over which errors stay alike (to 1/e). Fitted on the recorded H200 as SurrogateSettings was.
 _REACH = MappingProxyType(
