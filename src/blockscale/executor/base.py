@@ -66,8 +66,8 @@ class Done:
 class DeviceClock:
     """Where a device's time went, in seconds since it was opened.
 
-    ``compiling_s`` is the sum over ``compile_workers`` of the time in which each compiled; ``idle_s`` is how long the
-    GPU waited for something compiled. ``recorded``: the seconds were spent when the device was recorded.
+    Seconds of measuring and of ``idle_s``, in which a GPU waited for something compiled, are summed over its ``gpus``,
+    ``compiling_s`` over its ``compile_workers``. ``recorded``: the seconds were spent when the device was recorded.
     """
 
     start_s: float = 0.0
@@ -77,6 +77,7 @@ class DeviceClock:
     compiling_s: float = 0.0
     compilations: int = 0
     compile_workers: int = 0
+    gpus: int = 1
     recorded: bool = False
 
     @property

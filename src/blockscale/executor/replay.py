@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, groupby
+from itertools import groupby
 
 from blockscale.errors import InputError
 from blockscale.executor.base import APPROXIMATE, DeviceClock, Done, Work
 from blockscale.executor.cost import measuring_s
+from blockscale.executor.virtual import VirtualGpus
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import Candidate, Environment, Kernel, Phase, Problem, TileConfig, Trial, TrialStatus
 from blockscale.recording import Recording
@@ -17,6 +17,9 @@ from blockscale.space import canonical
 
 # SGLang's and vLLM's FP8 kernels differ in whether the K tail is masked, which costs 3–25% on one config.
 _STAND_INS = {Kernel.FP8_MASKED: Kernel.FP8, Kernel.FP8: Kernel.FP8_MASKED}
+
+# Of the machines that were recorded; more than the second outrun any GPUs of one machine (measure/compile_pool.py).
+_COMPILERS_A_GPU, _MOST_COMPILERS = 16, 32
 
 
 @dataclass(slots=True)
@@ -43,17 +46,23 @@ class ReplayDevice:
 
     Its environment is the recorded one with the recording's digest for the kernel hash: replayed trials never pass for
     fresh ones of the real device, nor those of a shorter recording for those of a longer one.
+
+    Answers are the same whatever the number of GPUs, their order is not: it is the one in which so many equal GPUs would
+    finish, each candidate taking the seconds that were recorded (`VirtualGpus`). ``compilers`` is how many processes
+    compile for them, 0 where compiling takes no time; by default that is so for one GPU, which then answers by rank,
+    and several have 16 each, at most 32.
     """
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, gpus: int = 1, compilers: int | None = None) -> None:
         self._recording = recording
         self._answers: dict[tuple[Problem, Kernel], dict[TileConfig, _Answers]] = {}
         self._said: set[str] = set()
         self._unsaid: list[str] = []
         self._environment = replace(recording.environment, kernel_hash=f"recording-{recording.digest}")
-        self._waiting: list[tuple[int, int, Work]] = []
-        self._order = count()
-        self._clock = DeviceClock(recorded=True)
+        if compilers is None:
+            compilers = min(_MOST_COMPILERS, _COMPILERS_A_GPU * gpus) if gpus > 1 else 0
+        self._gpus = VirtualGpus(gpus, compilers)
+        self._clock = DeviceClock(gpus=gpus, compile_workers=compilers, recorded=True)
 
     @property
     def spec(self) -> DeviceSpec:
@@ -83,22 +92,21 @@ class ReplayDevice:
         return self._recorded(problem, candidate)[0] is not None
 
     def start(self, work: Work, rank: int) -> None:
-        """Keep the work for ``next_done``."""
+        """Look the answer up and keep it for ``next_done``."""
         self.prepare([work.problem])
-        heapq.heappush(self._waiting, (rank, next(self._order), work))
+        trials = tuple(self._answer(work.problem, candidate, work.phase) for candidate in work.candidates)
+        compile_s, measure_s = sum(t.compile_s for t in trials), sum(t.elapsed_s for t in trials)
+        self._gpus.start(Done(work, trials), rank, compile_s, measure_s)
 
     def next_done(self) -> Done:
-        """Answer what is first by rank, then by order of start."""
-        if not self._waiting:
-            raise RuntimeError("nothing was started")
-        _, _, work = heapq.heappop(self._waiting)
-        trials = tuple(self._answer(work.problem, candidate, work.phase) for candidate in work.candidates)
-        self._count(trials)
-        return Done(work, trials)
+        """The answer that is there first in virtual time."""
+        done = self._gpus.next_done()
+        self._count(done.trials)
+        return done
 
     def clock(self) -> DeviceClock:
-        """Sums over what was answered, as recorded."""
-        return self._clock
+        """Sums over what was answered, as recorded; measuring and idle seconds over GPUs are the virtual time."""
+        return replace(self._clock, idle_s=self._gpus.idle_s)
 
     def warnings(self) -> list[str]:
         """Warnings since the last call; each is given once."""
