@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from blockscale.errors import InputError
-from blockscale.executor.base import APPROXIMATE
+from blockscale.executor.base import APPROXIMATE, Screening
 from blockscale.executor.cost import measuring_s
 from blockscale.executor.replay import ReplayDevice
 from blockscale.hardware import H200
@@ -38,10 +38,10 @@ def trial(config=CONFIG, kernel=Kernel.FP8, time_us=10.0, problem=PROBLEM, **fie
 
 @pytest.fixture
 def device_of(tmp_path):
-    def make(*trials):
+    def make(*trials, gpus=1):
         path = tmp_path / "recording.jsonl"
         write_recording(path, H200, ENVIRONMENT, trials)
-        return ReplayDevice(load_recording(path))
+        return ReplayDevice(load_recording(path), gpus)
 
     return make
 
@@ -160,3 +160,23 @@ def test_shipped_recording_answers_the_best_known_config(screen):
     best = TileConfig(16, 32, 128, 1, 4, 3, split_k=8)
     (answer,) = screen(device, problem, [Candidate(Kernel.FP8_HOPPER, best)])
     assert answer.samples_us == (9.526, 9.69)
+
+
+def test_several_gpus_answer_the_same_each_problem_in_its_order(device_of):
+    other = replace(PROBLEM, shape=GemmShape(32, 512, 1024))
+    asked = [(problem, stages) for problem in (PROBLEM, other) for stages in (2, 3, 4)]
+    trials = [
+        trial(CONFIG.with_(num_stages=stages), problem=problem, time_us=stages, elapsed_s=1.0, compile_s=0.5)
+        for problem, stages in asked
+    ]
+    found = {}
+    for gpus in (1, 2):
+        device = device_of(*trials, gpus=gpus)
+        for problem, stages in asked:
+            device.start(Screening(problem, Candidate(Kernel.FP8, CONFIG.with_(num_stages=stages))), 0)
+        found[gpus] = [device.next_done() for _ in asked]
+        clock = device.clock()
+        assert clock.gpus == gpus
+        assert (clock.measuring_s + clock.idle_s) / gpus == pytest.approx(6.0 if gpus == 1 else 3.5)
+    assert sorted(map(repr, found[1])) == sorted(map(repr, found[2]))
+    assert [done.work.problem for done in found[2]] == [PROBLEM, other] * 3

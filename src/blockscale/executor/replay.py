@@ -47,10 +47,10 @@ class ReplayDevice:
     Its environment is the recorded one with the recording's digest for the kernel hash: replayed trials never pass for
     fresh ones of the real device, nor those of a shorter recording for those of a longer one.
 
-    Answers are the same whatever the number of GPUs, their order is not: it is the one in which so many equal GPUs would
+    Answers do not depend on the number of GPUs, but their order does: it is the one in which so many equal GPUs would
     finish, each candidate taking the seconds that were recorded (`VirtualGpus`). ``compilers`` is how many processes
     compile for them, 0 where compiling takes no time; by default that is so for one GPU, which then answers by rank,
-    and several have 16 each, at most 32.
+    while several have 16 each, at most 32.
     """
 
     def __init__(self, recording: Recording, gpus: int = 1, compilers: int | None = None) -> None:

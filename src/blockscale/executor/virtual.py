@@ -40,7 +40,7 @@ class VirtualGpus:
     """
 
     def __init__(self, gpus: int, compilers: int) -> None:
-        self._free = {gpu: 0.0 for gpu in range(gpus)}  # since when
+        self._free = dict.fromkeys(range(gpus), 0.0)  # since when
         self._compilers_free = compilers
         self._compiles = compilers > 0
         self._order = count()
