@@ -1,38 +1,83 @@
 import math
+from functools import partial
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from blockscale.errors import InputError
 from blockscale.problem import GemmShape, Problem, QuantScheme
 from blockscale.tuning.budget import Budget
 from blockscale.tuning.request import STOCK_BATCH_SIZES, check_sizes, distinct_batch_sizes
-from blockscale.tuning.schedule import split_evenly
+from blockscale.tuning.schedule import contiguous, lower_bound_s, queued, shuffled
+
+SPLITS = {"contiguous": contiguous, "shuffled": partial(shuffled, seed=0)}
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 3, 4, 7, 8, 18, 25])
-def test_batch_sizes_are_spread_evenly_by_count(gpus):
-    split = split_evenly(STOCK_BATCH_SIZES, gpus, seed=0)
-    counts = [len(part) for part in split]
-    assert len(split) == gpus
-    assert max(counts) - min(counts) <= 1
-    assert sorted(m for part in split for m in part) == list(STOCK_BATCH_SIZES)
+@pytest.mark.parametrize("split", SPLITS)
+@given(st.lists(st.integers(), unique=True, max_size=30), st.integers(1, 40))
+def test_static_splits_hand_out_every_item_once_and_evenly_by_count(split, items, workers):
+    before = list(items)
+    parts = SPLITS[split](items, workers)
+    assert len(parts) == workers
+    assert sorted(item for part in parts for item in part) == sorted(items)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert items == before
 
 
-def test_the_shuffle_is_seeded_and_leaves_the_callers_list_alone():
-    sizes = list(STOCK_BATCH_SIZES)
-    assert split_evenly(sizes, 4, seed=3) == split_evenly(sizes, 4, seed=3)
-    assert split_evenly(sizes, 4, seed=3) != split_evenly(sizes, 4, seed=4)
-    assert sizes == list(STOCK_BATCH_SIZES)
+def test_a_contiguous_split_keeps_the_order():
+    assert contiguous(STOCK_BATCH_SIZES, 4)[3] == [1024, 1536, 2048, 3072, 4096]
 
 
-def test_shuffling_does_not_give_one_gpu_all_large_sizes():
-    largest = {sum(max(p) >= 1024 for p in [part]) for part in split_evenly(STOCK_BATCH_SIZES, 2, seed=0)}
-    assert largest == {1}
+def test_the_shuffle_is_seeded():
+    assert shuffled(STOCK_BATCH_SIZES, 4, 3) == shuffled(STOCK_BATCH_SIZES, 4, 3)
+    assert shuffled(STOCK_BATCH_SIZES, 4, 3) != shuffled(STOCK_BATCH_SIZES, 4, 4)
 
 
-def test_splitting_over_no_gpu_is_refused():
+@pytest.mark.parametrize("split", [*SPLITS.values(), queued, lower_bound_s])
+def test_splitting_over_no_gpu_is_refused(split):
     with pytest.raises(ValueError, match="at least one"):
-        split_evenly([1], 0, seed=0)
+        split([1], 0)
+
+
+def test_the_longest_is_taken_first_by_whoever_is_free():
+    schedule = queued([1.0, 5.0, 3.0, 2.0], 2)
+    assert schedule.by_worker == ((1, 0), (2, 3))
+    assert schedule.end_s == (6.0, 5.0, 3.0, 5.0)
+    assert schedule.makespan_s == 6.0
+
+
+def test_what_an_item_really_takes_decides_who_is_free_next():
+    assert queued([3.0, 2.0, 1.0, 1.0], 2, [1.0, 9.0, 1.0, 1.0]).by_worker == ((0, 2, 3), (1,))
+
+
+def test_an_item_waits_for_those_it_comes_after():
+    schedule = queued([1.0, 9.0, 2.0], 2, after=[(), (0,), ()])
+    assert schedule.end_s == (1.0 + 0.0, 1.0 + 9.0, 2.0)
+    with pytest.raises(ValueError, match="circle"):
+        queued([1.0, 1.0], 1, after=[(1,), (0,)])
+
+
+costs = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), max_size=25)
+
+
+@given(costs, st.integers(1, 9), st.data())
+def test_a_queue_hands_out_every_item_once_and_keeps_within_its_bounds(items, workers, data):
+    expected, real = [e for e, _ in items], [r for _, r in items]
+    after = None
+    if data.draw(st.booleans()):
+        after = [data.draw(st.sets(st.integers(0, i - 1), max_size=3)) if i else set() for i in range(len(items))]
+    schedule = queued(expected, workers, real, after)
+    assert sorted(i for part in schedule.by_worker for i in part) == list(range(len(items)))
+    bound = lower_bound_s(real, workers, after)
+    assert schedule.makespan_s >= bound * (1 - 1e-9)
+    assert schedule.makespan_s <= 2 * bound * (1 + 1e-9), "Graham's bound of list schedules"
+    for part in schedule.by_worker:
+        for first, second in pairwise(part):
+            assert schedule.end_s[second] >= schedule.end_s[first] + real[second] - 1e-9
+    for item, before in enumerate(after or []):
+        assert all(schedule.end_s[item] >= schedule.end_s[i] + real[item] - 1e-9 for i in before)
 
 
 def test_repeated_batch_sizes_are_tuned_once_and_said():
