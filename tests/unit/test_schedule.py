@@ -10,7 +10,7 @@ from blockscale.errors import InputError
 from blockscale.problem import GemmShape, Problem, QuantScheme
 from blockscale.tuning.budget import Budget
 from blockscale.tuning.request import STOCK_BATCH_SIZES, check_sizes, distinct_batch_sizes
-from blockscale.tuning.schedule import contiguous, lower_bound_s, queued, shuffled
+from blockscale.tuning.schedule import contiguous, lower_bound_s, queued, remaining_s, shuffled
 
 SPLITS = {"contiguous": contiguous, "shuffled": partial(shuffled, seed=0)}
 
@@ -57,6 +57,13 @@ def test_an_item_waits_for_those_it_comes_after():
     assert schedule.end_s == (1.0 + 0.0, 1.0 + 9.0, 2.0)
     with pytest.raises(ValueError, match="circle"):
         queued([1.0, 1.0], 1, after=[(1,), (0,)])
+
+
+def test_what_holds_up_a_long_chain_goes_first_where_chains_count():
+    expected_s, after = [3.0, 1.0, 1.0, 9.0], [(), (), (1,), (2,)]
+    assert remaining_s(expected_s, after) == [3.0, 11.0, 10.0, 9.0]
+    assert queued(expected_s, 1, after=after).by_worker == ((0, 1, 2, 3),)
+    assert queued(remaining_s(expected_s, after), 1, expected_s, after).by_worker == ((1, 2, 3, 0),)
 
 
 costs = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), max_size=25)

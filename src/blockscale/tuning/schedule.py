@@ -101,6 +101,20 @@ def queued(
     return Schedule(tuple(map(tuple, taken)), tuple(end_s))
 
 
+def remaining_s(expected_s: Sequence[float], after: Sequence[Sequence[int]]) -> list[float]:
+    """Expected seconds from each item's beginning to the end of the longest chain that waits for it.
+
+    Queued by these, what holds up most goes first. Each item comes after earlier ones only.
+    """
+    waiting_s = [0.0] * len(expected_s)
+    chain_s = list(expected_s)
+    for item in reversed(range(len(expected_s))):
+        chain_s[item] += waiting_s[item]
+        for other in after[item]:
+            waiting_s[other] = max(waiting_s[other], chain_s[item])
+    return chain_s
+
+
 def lower_bound_s(real_s: Sequence[float], workers: int, after: Sequence[Sequence[int]] | None = None) -> float:
     """No schedule of whole items is shorter: their mean for each worker, the longest item, the longest chain.
 
