@@ -46,7 +46,7 @@ def _gpu(indices: tuple[int, ...] | None) -> Device:
     index = here[0] if indices is None else indices[0]
     if index not in here:
         raise InputError(f"--gpus {index}: no such GPU; here are {', '.join(map(str, here))}.")
-    return LocalDevice(LocalSettings(gpu_index=index))
+    return LocalDevice(LocalSettings(gpu_indices=(index,)))
 
 
 def _check_executor(executor: str, ray_address: str | None) -> None:

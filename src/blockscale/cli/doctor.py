@@ -76,7 +76,7 @@ def _gpus() -> tuple[tuple[GpuFacts, ...], str | None]:
     found = []
     try:
         for gpu in visible_gpus():
-            with closing(LocalDevice(LocalSettings(gpu_index=gpu.index))) as device:
+            with closing(LocalDevice(LocalSettings(gpu_indices=(gpu.index,)))) as device:
                 found.append(GpuFacts(gpu.index, device.spec, device.environment))
     except BlockscaleError as error:
         return tuple(found), str(error)

@@ -144,5 +144,9 @@ class Device(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back processes and memory, whatever is still at work. Safe to call twice."""
+        """Give back processes and memory, whatever is still at work. Safe to call twice.
+
+        Also from another thread than the one that uses the device: a ``next_done`` that waits there is then ended by an
+        ``IncompleteRunError``.
+        """
         ...

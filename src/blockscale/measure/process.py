@@ -38,7 +38,27 @@ class Limits:
     starts: int = 3
 
 
-def start_error(error: ChildError) -> BlockscaleError:
+@dataclass(frozen=True)
+class GpuPlace:
+    """A GPU as messages name it: its index among the visible ones, and those of the ``others`` beside it."""
+
+    index: int = 0
+    others: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The GPU by its index, where there are several."""
+        return f"GPU {self.index}" if self.others else "the GPU"
+
+    @property
+    def way_on(self) -> str:
+        """What goes on when this GPU is lost."""
+        if not self.others:
+            return "the same command goes on from here"
+        return f"the same command with --gpus {','.join(map(str, self.others))} goes on without it"
+
+
+def start_error(error: ChildError, gpu: GpuPlace | None = None) -> BlockscaleError:
     """What a person is told when a process that needs the GPU does not start for the first time."""
     if isinstance(error, ChildRaisedError):
         if error.type_name == "ModuleNotFoundError":
@@ -48,7 +68,8 @@ def start_error(error: ChildError) -> BlockscaleError:
             )
         if "no GPU is visible" in error.message or "No CUDA GPUs" in error.message:
             return InputError(NO_GPU)
-    return IncompleteRunError(f"the measuring process does not start: {error}")
+    of, way_on = (f" of {gpu.name}", f"; {gpu.way_on}.") if gpu is not None and gpu.others else ("", "")
+    return IncompleteRunError(f"the measuring process{of} does not start: {error}{way_on}")
 
 
 class MeasuringProcess:
@@ -59,9 +80,10 @@ class MeasuringProcess:
     process. One thread uses it at a time; ``stop`` may be called from any.
     """
 
-    def __init__(self, target: ChildTarget, limits: Limits) -> None:
+    def __init__(self, target: ChildTarget, limits: Limits, gpu: GpuPlace | None = None) -> None:
         self._target = target
         self._limits = limits
+        self.gpu = gpu or GpuPlace()
         self._child: Child | None = None
         self._announced: tuple[Problem, ...] = ()
         self._known: set[tuple[Problem, Phase]] = set()  # what this process has made inputs for
@@ -86,7 +108,7 @@ class MeasuringProcess:
             description: Description = child.ask(Describe(), self._limits.start_s)
         except ChildError as error:
             self.discard()
-            raise start_error(error) from error
+            raise start_error(error, self.gpu) from error
         return description
 
     def prepare(self, problems: Sequence[Problem]) -> None:
@@ -103,7 +125,9 @@ class MeasuringProcess:
                 raise InputError(error.message) from None
             raise self._broken(error) from error
         except ChildError as error:
-            raise IncompleteRunError(f"the measuring process was lost while preparing: {error}") from error
+            raise IncompleteRunError(
+                f"{self.gpu.name}: the measuring process was lost while preparing ({error}); {self.gpu.way_on}."
+            ) from error
         self._announced = tuple(problems)
 
     def send(self, request: Screen | Finals) -> None:
@@ -245,8 +269,8 @@ class MeasuringProcess:
                 log.warning("the measuring process does not start: %s", error)
                 if failed >= self._limits.starts:
                     raise IncompleteRunError(
-                        f"the GPU is gone: its measuring process failed to start {failed} times in a row "
-                        f"({error}). Look at it with nvidia-smi or rocm-smi; the same command goes on from here."
+                        f"{self.gpu.name} is gone: its measuring process failed to start {failed} times in a row "
+                        f"({error}). Look at it with nvidia-smi or rocm-smi; {self.gpu.way_on}."
                     ) from error
         return self._child
 
@@ -258,7 +282,7 @@ class MeasuringProcess:
         """What an exception outside of any candidate means: the GPU failed, or this package has a mistake."""
         self.discard()
         if classify_text(error.type_name, error.message) is not None:
-            return IncompleteRunError(f"the GPU failed: {error}. The same command goes on from here.")
+            return IncompleteRunError(f"{self.gpu.name} failed: {error}; {self.gpu.way_on}.")
         log.error("measuring process: %s", error.traceback)
         return RuntimeError(f"the measuring process raised {error}")
 
