@@ -83,7 +83,7 @@ def open_worker(options):
                 note(f"prepare {len(problems)}")
                 if any(p.shape.M > 100_000 for p in problems):
                     raise InputError("needs 99 GiB and 1 GiB are free")
-            case Screen(problem, candidate, best_us):
+            case Screen(_, candidate, best_us):
                 note(f"screen {candidate.config.group_m} {best_us}")
                 if candidate.config.group_m == Does.LOSE_GPU:
                     (FOLDER / f"gone{GPU}").touch()
