@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from blockscale.measure import child
 from blockscale.measure.child import Child, ChildDiedError, ChildRaisedError, ChildTarget, ChildTimeoutError
 
 START_S = 60.0
@@ -36,6 +37,14 @@ def open_echo(options):
             case "garbage":
                 from multiprocessing.connection import Connection
                 Connection(os.dup(int(sys.argv[2]))).send_bytes(b"not a pickle")
+            case "no length":
+                os.write(int(sys.argv[2]), b"no length")
+                signal.pause()
+            case "negative length":
+                os.write(int(sys.argv[2]), b"\\xff\\xff\\xff\\xf0")
+            case "half":
+                os.write(int(sys.argv[2]), b"\\0\\0\\0\\x20half")
+                signal.pause()
             case "env":
                 return os.environ["SEEN"]
             case "pid":
@@ -59,12 +68,12 @@ def behaviours(tmp_path: Path) -> dict[str, str]:
 
 @contextmanager
 def started(environment: dict[str, str], function: str = "open_echo") -> Iterator[Child]:
-    child = Child(ChildTarget(f"behaviours:{function}", "options", environment))
+    one = Child(ChildTarget(f"behaviours:{function}", "options", environment))
     try:
-        assert child.receive(START_S) is None
-        yield child
+        assert one.receive(START_S) is None
+        yield one
     finally:
-        child.kill()
+        one.kill()
 
 
 def test_a_child_answers_with_its_options_and_environment(behaviours: dict[str, str]) -> None:
@@ -99,6 +108,8 @@ def test_what_a_child_started_is_killed_with_it(behaviours: dict[str, str]) -> N
         ("abort", r"died with signal 6 \(SIGABRT\): LLVM ERROR: Cannot select: t12", 6),
         ("leave", "ended with exit code 7", None),
         ("garbage", "unreadable answer", None),
+        ("no length", "unreadable answer", None),
+        ("negative length", "unreadable answer", None),
     ],
 )
 def test_a_child_that_dies_says_how(
@@ -111,6 +122,16 @@ def test_a_child_that_dies_says_how(
         assert not child.alive
         with pytest.raises(ChildDiedError):  # asking the dead is no crash
             child.ask(1, START_S)
+
+
+def test_a_child_that_stops_in_the_middle_of_an_answer_holds_nobody_up(
+    behaviours: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "_STALL_S", 1)
+    with started(behaviours) as stopped:
+        with pytest.raises(ChildDiedError, match="stopped in the middle of an answer"):
+            stopped.ask("half", START_S)
+        assert not stopped.alive
 
 
 def test_a_child_whose_handler_raises_lives_on(behaviours: dict[str, str]) -> None:

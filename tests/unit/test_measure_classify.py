@@ -18,6 +18,7 @@ S = TrialStatus
         ("OutOfResources", "out of resource: threads, Required: 2048, Hardware limit: 1024.",
          S.OUT_OF_RESOURCES, False),
         ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 GiB.", S.OUT_OF_RESOURCES, False),
+        ("MemoryError", "", S.OUT_OF_RESOURCES, True),
         ("RuntimeError", "Triton Error [CUDA]: out of memory", S.LAUNCH_ERROR, False),
         ("RuntimeError", "PassManager::run failed", S.COMPILE_ERROR, False),
         ("RuntimeError", "Pipeline failed while executing [`TritonGPURemoveLayoutConversions` on 'builtin.module']",

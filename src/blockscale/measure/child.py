@@ -11,6 +11,8 @@ import contextlib
 import os
 import pickle
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,10 @@ import blockscale
 
 _STDERR_TAIL_BYTES = 4096
 _REAP_S = 10.0
+
+# An answer is written in one go: a child that pauses so long in the middle of it is stopped or out of its mind.
+_STALL_S = 10.0
+_LARGEST_ANSWER_BYTES = 1 << 26
 
 # The kernel ties a child's death signal to the *thread* that started it, so one thread that lasts starts them all.
 _starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="blockscale-child-starter")
@@ -76,6 +82,7 @@ class Child:
         self._last_words = ""
         ours, theirs = Pipe()
         self.connection: Connection = ours
+        _limit_stalls(ours)
         try:
             self._process = _starter.submit(self._popen, target, theirs.fileno()).result()
         finally:
@@ -116,19 +123,24 @@ class Child:
             if not self.connection.poll(max(0.0, timeout_s)):
                 self.kill()
                 raise ChildTimeoutError(f"no answer within {timeout_s:g} s")
-            reply = self.connection.recv()
-        except (EOFError, OSError):
-            raise self._died() from None
-        except (pickle.UnpicklingError, AttributeError, ImportError, IndexError, ValueError, MemoryError) as error:
+            answer = self.connection.recv_bytes(_LARGEST_ANSWER_BYTES)
+        except BlockingIOError:
             self.kill()
-            raise ChildDiedError(f"sent an unreadable answer ({type(error).__name__}: {error})") from error
+            raise ChildDiedError("stopped in the middle of an answer") from None
+        except (EOFError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is None and not self.connection.closed:  # a length beyond all
+                raise self._unreadable(str(error)) from error
+            raise self._died() from None
+        try:
+            reply = pickle.loads(answer)
+        except Exception as error:  # what is no pickle may raise anything
+            raise self._unreadable(f"{type(error).__name__}: {error}") from error
         match reply:
             case ("ok", value):
                 return value
             case ("raised", str(type_name), str(message), str(trace)):
                 raise ChildRaisedError(type_name, message, trace)
-        self.kill()
-        raise ChildDiedError(f"sent an unreadable answer ({str(reply)[:100]})")
+        raise self._unreadable(str(reply))
 
     def ask(self, request: Any, timeout_s: float) -> Any:
         """Send one request and receive its answer; raises as `receive` does."""
@@ -146,6 +158,10 @@ class Child:
             text, number = f"ended with exit code {code}", None
         said = self.said()
         return ChildDiedError(f"{text}: {said}" if said else text, number)
+
+    def _unreadable(self, what: str) -> ChildDiedError:
+        self.kill()
+        return ChildDiedError(f"sent an unreadable answer ({what[:100]})")
 
     def said(self) -> str:
         """The last line that matters of what the child wrote to its standard error, e.g. LLVM's own last words."""
@@ -177,6 +193,12 @@ class Child:
         self.connection.close()
         self._last_words = self.said()
         self._stderr.close()
+
+
+def _limit_stalls(connection: Connection) -> None:
+    """Have the system end a read that gets nothing for ``_STALL_S``; waiting for an answer to begin is `poll`'s."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as ours:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", int(_STALL_S), 0))
 
 
 def _signal_name(number: int) -> str:

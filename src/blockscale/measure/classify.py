@@ -46,6 +46,8 @@ _RULES = (
     _rule(r"device-side assert|unspecified launch failure|illegal instruction|hardware stack error|invalid program "
           r"counter|cluster.*misconfiguration|launch timed out|hipErrorLaunchFailure", TrialStatus.LAUNCH_ERROR,
           poisoned=True),
+    # Of the process, not the GPU: what leaked is given back by its end only.
+    _rule(r"^MemoryError", TrialStatus.OUT_OF_RESOURCES, poisoned=True),
     _rule(r"no compiler result", TrialStatus.COMPILE_ERROR),
     _rule(r"^OutOfResources|out of resource|too many resources requested|"
           r"uses too much shared data|^(torch\.)?OutOfMemoryError|CUDA out of memory|HIP out of memory|"
