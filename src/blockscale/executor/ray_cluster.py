@@ -1,0 +1,230 @@
+"""Joining a Ray cluster, and the GPUs that it has, grouped by model."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import blockscale
+from blockscale.errors import BlockscaleError, IncompleteRunError, InputError
+from blockscale.executor.base import Device
+from blockscale.executor.ray_actor import GpuDescription, open_this_gpu
+from blockscale.executor.ray_device import RayDevice
+from blockscale.executor.ray_fleet import ActorSettings, RayFleet, in_short
+from blockscale.executor.replay import ReplayDevice
+from blockscale.recording import Recording
+
+_CONNECT_S = 10.0
+
+_Opened: TypeAlias = tuple[Any, GpuDescription]
+
+
+def open_cluster(address: str | None, recording: Recording | None = None) -> list[Device]:
+    """All free GPUs of a Ray cluster, a device for each model; the caller closes every one.
+
+    ``address`` is HOST:PORT of the cluster's head. Without it that of ``RAY_ADDRESS`` is taken, else a cluster that
+    runs on this machine, else one is started here for as long as the devices are open. With a ``recording`` each GPU of
+    the cluster answers from it and is not used itself.
+
+    Raises:
+        InputError: Ray is not installed, no such cluster, another version of Ray or Python there, no free GPU, or none
+            that can be measured on.
+        IncompleteRunError: no GPU could be opened for another reason.
+    """
+    began_s = time.monotonic()
+    _join(address or os.environ.get("RAY_ADDRESS"))
+    try:
+        settings = ActorSettings(open_this_gpu)
+        if recording is not None:
+            settings = ActorSettings(partial(ReplayDevice, recording), answers_at_once=True)
+        opened, notes = _open_all(settings)
+        groups = _groups(opened, notes)
+    except BaseException:
+        _leave()
+        raise
+    can_try = ReplayDevice(recording).can_try if recording is not None else lambda problem, candidate: True
+    leave = _after(len(groups), _leave)
+    start_s = time.monotonic() - began_s
+    fleets = [RayFleet(group, settings, leave) for group in groups]
+    # What was left out is said once, by the first.
+    return [RayDevice(fleet, can_try, start_s, [] if i else notes) for i, fleet in enumerate(fleets)]
+
+
+def _join(address: str | None) -> None:
+    """Make this process a driver of the cluster, which gets this very package, so that its nodes need not have it."""
+    try:
+        import ray
+    except ImportError:
+        raise InputError('--executor ray: Ray is not installed; run `pip install "blockscale[ray]"`.') from None
+    if address is not None:
+        _require_reachable(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    package = str(Path(blockscale.__file__).parent)
+    try:
+        with _handlers_kept():
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env={"py_modules": [package]},
+            )
+    except (ConnectionError, ValueError) as error:
+        raise InputError(f"{_called(address)} cannot be joined: {in_short(error)}.") from error
+    except RuntimeError as error:
+        if "ersion mismatch" in str(error):
+            raise InputError(
+                f"{_called(address)} runs another version of Ray or Python ({_in_one_line(error)}): use the same here."
+            ) from error
+        raise InputError(f"{_called(address)} cannot be joined: {in_short(error)}.") from error
+
+
+def _leave() -> None:
+    """Leave the cluster; one that was started here ends."""
+    import ray
+
+    ray.shutdown()
+
+
+def _require_reachable(address: str) -> None:
+    """Refuse what Ray would wait minutes for.
+
+    Raises:
+        InputError: nobody listens there, or it is no address of a cluster's head.
+    """
+    if address in ("auto", "local"):
+        return
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdecimal():
+        raise InputError(
+            f"--ray-address {address}: give HOST:PORT of the cluster's head, as `ray start --head` prints it, and run "
+            "the command on a node of the cluster."
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except (OSError, OverflowError, ValueError) as error:
+        raise InputError(
+            f"--ray-address {address}: no Ray cluster answers there ({error}); start one with `ray start --head`, or "
+            "give the address that it printed."
+        ) from error
+
+
+def _open_all(settings: ActorSettings) -> tuple[list[_Opened], list[str]]:
+    """An actor on every free GPU of the cluster, and what a person should know of those that could not be opened.
+
+    Raises:
+        InputError: the cluster has no GPU, none is free, or none can be measured on.
+        IncompleteRunError: none could be opened for another reason.
+    """
+    import ray
+
+    there, free = (int(found.get("GPU", 0)) for found in (ray.cluster_resources(), ray.available_resources()))
+    if not there:
+        raise InputError(
+            "the Ray cluster has no GPU: add a node that has (`ray start --address=HEAD`; --num-gpus declares what Ray "
+            "does not see)."
+        )
+    if not free:
+        raise InputError(f"others use all {there} GPUs of the Ray cluster (see `ray status`): wait, or end what does.")
+    notes = [f"others use {there - free} of the cluster's {there} GPUs; they are left alone."] if there > free else []
+    actors = [settings.start_actor() for _ in range(free)]
+    answers = [actor.open.remote() for actor in actors]
+    ready, _ = ray.wait(answers, num_returns=free, timeout=settings.start_s)
+    opened, refused = [], False
+    for actor, answer in zip(actors, answers, strict=True):
+        try:
+            if answer in ready:
+                opened.append((actor, ray.get(answer)))
+                continue
+            why = f"it did not start within {settings.start_s:g} s"
+        except ray.exceptions.RayTaskError as error:
+            if not isinstance(error.cause, BlockscaleError):
+                raise
+            why, refused = str(error.cause).rstrip("."), isinstance(error.cause, InputError)
+        except ray.exceptions.RayError as error:
+            why = in_short(error)
+        notes.append(f"a GPU of the cluster could not be opened: {why}.")
+        ray.kill(actor)
+    if not opened:
+        raise (InputError if refused else IncompleteRunError)(notes[-1])
+    return opened, notes
+
+
+def _groups(opened: Sequence[_Opened], notes: list[str]) -> list[list[_Opened]]:
+    """The GPUs by model. Of one model, those that measure alike and are the most; ``notes`` tells of the others.
+
+    Each model has its own files, so two groups of one would write the same entries from measurements that do not
+    compare.
+    """
+    by_name: dict[str, dict[object, list[_Opened]]] = defaultdict(lambda: defaultdict(list))
+    for actor, about in opened:
+        by_name[about.spec.name][about.environment, about.spec].append((actor, about))
+    groups = []
+    for alike in by_name.values():
+        most, *others = sorted(alike.values(), key=len, reverse=True)
+        groups.append(most)
+        for actor, about in (one for group in others for one in group):
+            usual = most[0][1]
+            notes.append(
+                f"{about.name} is left out: it measures otherwise than {usual.name}, {_difference(about, usual)}."
+            )
+            _kill(actor)
+    return groups
+
+
+def _difference(one: GpuDescription, other: GpuDescription) -> str:
+    """What two GPUs of one model differ in, in words."""
+    ours, theirs = ({**asdict(about.spec), **asdict(about.environment)} for about in (one, other))
+    told = [f"{name} {ours[name]} and not {theirs[name]}" for name in ours if ours[name] != theirs[name]]
+    return ", ".join(text for text in told if not text.startswith("details "))
+
+
+def _kill(actor: Any) -> None:
+    import ray
+
+    ray.kill(actor)
+
+
+def _after(times: int, call: Callable[[], None]) -> Callable[[], None]:
+    """What calls ``call`` when it was called so many times, from whatever threads."""
+    lock, left = threading.Lock(), [times]
+
+    def count_down() -> None:
+        with lock:
+            left[0] -= 1
+            last = left[0] == 0
+        if last:
+            call()
+
+    return count_down
+
+
+@contextlib.contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Undo that Ray, where it starts a cluster, lets SIGTERM end this process on the spot."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _called(address: str | None) -> str:
+    return f"--ray-address {address}: the cluster" if address else "the Ray cluster of this machine"
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
