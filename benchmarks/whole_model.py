@@ -80,9 +80,10 @@ class Recorder:
 
 def tune(args: argparse.Namespace) -> None:
     """The measured process: the run as ``blockscale tune`` composes it, less reading a model and asking."""
-    from blockscale.cli.devices import open_device
+    from blockscale.cli.devices import open_devices
     from blockscale.cli.live import watch
     from blockscale.store import Store, locate
+    from blockscale.tuning.groups import Group
     from blockscale.tuning.run import check_request, run_tune
 
     chosen = engine(args.engine)
@@ -96,13 +97,14 @@ def tune(args: argparse.Namespace) -> None:
     )
     check_sizes(request.problems(), request.quant)
     marks_s = {"opening": time.monotonic()}
-    with closing(open_device(args.device)) as device:
+    (device,) = open_devices(args.device, args.gpus)
+    with closing(device):
         marks_s["run"] = time.monotonic()
         check_request(request, [chosen], device, locate(path))
         require_writable(folder)
         known = portfolio_for(device.spec)
         portfolio = None if known is None else known.without(request.weights)
-        with Store.open(path) as store, watch(request, [chosen], device.spec, as_json=False) as view:
+        with Store.open(path) as store, watch([Group(request, (chosen,), device)], as_json=False) as view:
             recorder = Recorder(view, device)
             run_tune(request, [chosen], device, store, recorder, portfolio)
         marks_s["closing"] = time.monotonic()
@@ -257,6 +259,7 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, metavar="DIR", help="empty folder whose compiled kernels stay")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=list(STOCK_BATCH_SIZES), metavar="M")
     parser.add_argument("--device", default="cuda", help="as of `blockscale tune`")
+    parser.add_argument("--gpus", default="0", help="as of `blockscale tune`; one model")
     parser.add_argument("--as-measured-process", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.as_measured_process:

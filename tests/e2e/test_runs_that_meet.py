@@ -42,7 +42,7 @@ from blockscale.executor.replay import ReplayDevice
 from blockscale.recording import embedded, load_recording
 
 plan = FaultPlan(at_trial={int(sys.argv[1]): Fault.KILL})
-tune.open_device = lambda *given: FaultyDevice(ReplayDevice(load_recording(embedded("h200"))), plan)
+tune.open_devices = lambda *given: [FaultyDevice(ReplayDevice(load_recording(embedded("h200"))), plan)]
 main(sys.argv[2:])
 """
 

@@ -22,7 +22,7 @@ def run_with(monkeypatch, tmp_path):
 
     def run(plan: FaultPlan, *more: str) -> int:
         device = FaultyDevice(ReplayDevice(load_recording(embedded("h200"))), plan)
-        monkeypatch.setattr(tune, "open_device", lambda *given: device)
+        monkeypatch.setattr(tune, "open_devices", lambda *given: [device])
         return main([*RUN, *more])
 
     return run
@@ -61,7 +61,7 @@ def test_an_empty_space_is_refused_before_a_store_or_folder_appears(monkeypatch,
 
     monkeypatch.chdir(tmp_path)
     device = NoSharedMemory(load_recording(embedded("h200")))
-    monkeypatch.setattr(tune, "open_device", lambda *given: device)
+    monkeypatch.setattr(tune, "open_devices", lambda *given: [device])
     assert main(RUN) == 2
     assert "no config is legal" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -9,10 +9,13 @@ import pytest
 
 from blockscale.cli import inputs, question, tune
 from blockscale.cli.folders import nothing_left_behind, output_folders
-from blockscale.engines import InstalledEngine
+from blockscale.engines import InstalledEngine, engine
 from blockscale.errors import InputError
+from blockscale.executor.replay import ReplayDevice
 from blockscale.hardware import H200
 from blockscale.problem import QuantFormat, QuantScheme, WeightShape
+from blockscale.recording import embedded, load_recording
+from blockscale.tuning.groups import Group
 from blockscale.tuning.request import TuneRequest
 
 LLAMA = {
@@ -122,16 +125,19 @@ def test_only_a_refusal_removes_folders_and_only_empty_new_ones(tmp_path):
 @pytest.mark.parametrize("answer", ["", "y", "YES "])
 def test_yes_or_enter_starts_after_the_plan_was_shown(answer, monkeypatch, capsys):
     monkeypatch.setattr("builtins.input", lambda prompt: answer)
-    question.confirmed(a_request(), H200)
-    assert "2112×7168" in capsys.readouterr().out
+    question.confirmed([a_group()])
+    shown = capsys.readouterr().out
+    assert "2112×7168" in shown
+    assert "2 × NVIDIA H200" in shown
 
 
 @pytest.mark.parametrize("answer", ["n", "what?"])
 def test_anything_else_starts_nothing(answer, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda prompt: answer)
     with pytest.raises(InputError, match="nothing was changed"):
-        question.confirmed(a_request(), H200)
+        question.confirmed([a_group()])
 
 
-def a_request() -> TuneRequest:
-    return TuneRequest((WeightShape(2112, 7168),), (1, 16), (("sglang", Path("out")),))
+def a_group() -> Group:
+    request = TuneRequest((WeightShape(2112, 7168),), (1, 16), (("sglang", Path("out")),))
+    return Group(request, (engine("sglang"),), ReplayDevice(load_recording(embedded("h200")), gpus=2))

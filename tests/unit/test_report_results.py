@@ -1,6 +1,7 @@
 """The closing table, progress and plan as data and text."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -172,7 +173,7 @@ def test_seconds_are_readable(seconds, text):
 @pytest.mark.parametrize(
     ("event", "keys"),
     [
-        (RunStarted(H200, ("sglang",), 2), {"event", "device", "engines", "problems"}),
+        (RunStarted(H200, ("sglang",), 2), {"event", "device", "engines", "problems", "gpus"}),
         (FileWritten("vllm", Path("x.json"), (1, 16)), {"event", "engine", "path", "keys"}),
         (Note("mended"), {"event", "text"}),
         (
@@ -206,6 +207,7 @@ def test_seconds_are_readable(seconds, text):
                 "compilations",
                 "compile_workers",
                 "recorded",
+                "gpus",
             },
         ),
         (a_summary(a_result()), {"event", "trials_measured", "trials_reused", "files", "problems", "complete"}),
@@ -227,6 +229,10 @@ def test_one_line_says_where_the_time_went():
     assert plain_line(replayed) == (
         "Time: 2 s; as recorded, GPU 61 s measuring (screens 40, finals 21), compiling 430 CPU s"
     )
+    several = replace(A_TIME, device=replace(A_TIME.device, gpus=2), device_name="NVIDIA H200")
+    assert "Time of NVIDIA H200: 84 s" in plain_line(several)
+    assert "2 GPUs together 61 s measuring (screens 40, finals 21), idle 17 s together" in plain_line(several)
+    assert json.loads(json_line(several) or "")["device"] == "NVIDIA H200"
 
 
 def test_json_tells_notes_from_warnings_and_leaves_single_trials_out():

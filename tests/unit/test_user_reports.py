@@ -287,7 +287,7 @@ LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3
 def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Tune one weight with these options at the command line; the config file that it leaves."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tune, "open_device", lambda *given: AskedDevice(H200))
+    monkeypatch.setattr(tune, "open_devices", lambda *given: [AskedDevice(H200)])
 
     def run(*options: str) -> Path:
         sizes = ["--N", "2112", "--K", "7168", "--engine", "sglang", "--trials", "3", "--yes"]

@@ -1,4 +1,4 @@
-"""The device that ``--device``, ``--gpus`` and ``--executor`` name."""
+"""The devices that ``--device``, ``--gpus`` and ``--executor`` name."""
 
 from __future__ import annotations
 
@@ -9,44 +9,80 @@ from pathlib import Path
 
 from blockscale.errors import InputError
 from blockscale.executor.base import Device
+from blockscale.recording import Recording
 
 _RECORDED = "recorded:"
 
 
-def open_device(device: str, gpus: str = "all", executor: str = "local", ray_address: str | None = None) -> Device:
-    """The device to measure on; the caller closes it.
+def open_devices(
+    device: str, gpus: str = "all", executor: str = "local", ray_address: str | None = None
+) -> list[Device]:
+    """The devices to measure on, one for each GPU model; the caller closes them.
 
     Raises:
         InputError: there is no such device here, a recording cannot be read, or something is not installed.
+        IncompleteRunError: a device does not start.
     """
     _check_executor(executor, ray_address)
-    indices = _gpu_indices(gpus)
-    if device.startswith(_RECORDED):
-        return _recorded(device.removeprefix(_RECORDED))
-    if device != "cuda":
+    if not (device == "cuda" or device.startswith(_RECORDED)):
         raise InputError(f"--device {device}: no such device; give cuda, recorded:h200 or recorded:FILE.")
-    return _gpu(indices)
+    recording = _recording(device.removeprefix(_RECORDED)) if device != "cuda" else None
+    if executor == "ray":
+        return _ray(recording, gpus, ray_address)
+    indices = _gpu_indices(gpus)
+    return _local(indices) if recording is None else [_recorded(recording, 1 if indices is None else len(indices))]
 
 
-def _recorded(source: str) -> Device:
-    from blockscale.executor.replay import ReplayDevice
+def _recording(source: str) -> Recording:
     from blockscale.recording import embedded, load_recording
 
     if not source:
         raise InputError("--device recorded: says no recording; give recorded:h200 or recorded:FILE.")
     is_file = "/" in source or "." in source or os.path.lexists(source)
-    return ReplayDevice(load_recording(Path(source) if is_file else embedded(source)))
+    return load_recording(Path(source) if is_file else embedded(source))
 
 
-def _gpu(indices: tuple[int, ...] | None) -> Device:
-    from blockscale.executor.gpus import visible_gpus
-    from blockscale.executor.local import LocalDevice, LocalSettings
+def _recorded(recording: Recording, gpus: int) -> Device:
+    from blockscale.executor.replay import ReplayDevice
 
-    here = [gpu.index for gpu in visible_gpus()]
-    index = here[0] if indices is None else indices[0]
-    if index not in here:
-        raise InputError(f"--gpus {index}: no such GPU; here are {', '.join(map(str, here))}.")
-    return LocalDevice(LocalSettings(gpu_indices=(index,)))
+    return ReplayDevice(recording, gpus)
+
+
+def _ray(recording: Recording | None, gpus: str, address: str | None) -> list[Device]:
+    """The GPUs of a Ray cluster."""
+    from blockscale.executor.ray_cluster import open_cluster
+
+    if gpus != "all":
+        raise InputError(
+            f"--gpus {gpus} with --executor ray: Ray chooses among the cluster's GPUs, all that are free; leave --gpus "
+            "out, and start a node with CUDA_VISIBLE_DEVICES to keep some of its GPUs out of the cluster."
+        )
+    return open_cluster(address, recording)
+
+
+def _local(indices: tuple[int, ...] | None) -> list[Device]:
+    """The GPUs of this machine, all or those of these indices: equal ones are one device."""
+    from blockscale.executor.gpus import by_model, visible_gpus
+    from blockscale.executor.local import LocalDevice, LocalSettings, compile_workers
+    from blockscale.measure.compile_pool import PoolSettings
+
+    here = visible_gpus()
+    known = [gpu.index for gpu in here]
+    for index in indices or ():
+        if index not in known:
+            raise InputError(f"--gpus {index}: no such GPU; here are {', '.join(map(str, known))}.")
+    models = by_model([gpu for gpu in here if indices is None or gpu.index in indices])
+    chosen = sum(map(len, models))
+    devices: list[Device] = []
+    try:
+        for model in models:
+            pool = PoolSettings(workers=compile_workers(len(model), chosen))
+            devices.append(LocalDevice(LocalSettings(tuple(gpu.index for gpu in model), pool=pool)))
+    except BaseException:
+        for device in devices:
+            device.close()
+        raise
+    return devices
 
 
 def _check_executor(executor: str, ray_address: str | None) -> None:
@@ -56,7 +92,6 @@ def _check_executor(executor: str, ray_address: str | None) -> None:
         return
     if importlib.util.find_spec("ray") is None:
         raise InputError('--executor ray: Ray is not installed; run `pip install "blockscale[ray]"`.')
-    raise InputError("--executor ray: this version measures on a GPU of this machine only; leave the option out.")
 
 
 def _gpu_indices(gpus: str) -> tuple[int, ...] | None:
@@ -65,8 +100,8 @@ def _gpu_indices(gpus: str) -> tuple[int, ...] | None:
         return None
     parts = gpus.split(",")
     if not all(re.fullmatch("[0-9]{1,6}", part) for part in parts):
-        raise InputError(f"--gpus {gpus}: neither all nor a GPU's index; give e.g. --gpus 0.")
-    indices = tuple(dict.fromkeys(map(int, parts)))
-    if len(indices) > 1:
-        raise InputError(f"--gpus {gpus}: this version measures on one GPU; give one index, e.g. --gpus {indices[0]}.")
+        raise InputError(f"--gpus {gpus}: neither all nor indices of GPUs; give e.g. --gpus 0 or --gpus 0,1.")
+    indices = tuple(map(int, parts))
+    if len(set(indices)) < len(indices):
+        raise InputError(f"--gpus {gpus}: a GPU is named twice; give each index once.")
     return indices

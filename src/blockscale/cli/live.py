@@ -8,9 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from blockscale.engines import Engine
-from blockscale.hardware import DeviceSpec
 from blockscale.report.closing import closing_text
 from blockscale.report.lines import json_line, plain_line
 from blockscale.report.progress import Progress, progress_lines
@@ -26,17 +25,19 @@ from blockscale.tuning.events import (
     RunSummary,
     TimeSpent,
 )
-from blockscale.tuning.request import TuneRequest
+
+if TYPE_CHECKING:  # doctor needs no numpy
+    from blockscale.tuning.groups import Group
 
 
 @contextmanager
-def watch(request: TuneRequest, engines: Sequence[Engine], spec: DeviceSpec, *, as_json: bool) -> Iterator[Observer]:
-    """An observer that shows a run on stdout; the closing table follows when the run ended by itself."""
+def watch(groups: Sequence[Group], *, as_json: bool) -> Iterator[Observer]:
+    """An observer that shows the run of these groups on stdout; the closing table follows when it ended by itself."""
     if as_json:
         yield _while_read(_print_json)
         return
     width = terminal_width()
-    progress = Progress(request.problems(), len(engines), time.monotonic)
+    progress = Progress([p for g in groups for _ in g.engines for p in g.request.problems()], 1, time.monotonic)
     summaries: list[RunSummary] = []
     with _screen(progress) as say:
 
@@ -49,8 +50,17 @@ def watch(request: TuneRequest, engines: Sequence[Engine], spec: DeviceSpec, *, 
 
         yield _while_read(observe)
     for summary in summaries:
-        notes = {str(e): e.backend_note(spec, request.quant) for e in engines}
-        print("\n" + closing_text(summary, progress.approximate, notes, width), flush=True)
+        print("\n" + closing_text(summary, progress.approximate, _backend_notes(groups), width), flush=True)
+
+
+def _backend_notes(groups: Sequence[Group]) -> dict[str, list[str]]:
+    """What each engine's files need on the groups' devices, each sentence once."""
+    notes: dict[str, list[str]] = {}
+    for group in groups:
+        for engine in group.engines:
+            said = notes.setdefault(str(engine), [])
+            said += [s for s in engine.backend_note(group.device.spec, group.request.quant) if s not in said]
+    return notes
 
 
 def terminal_width() -> int | None:
@@ -89,7 +99,8 @@ def _line(event: Event, progress: Progress, width: int | None) -> str | None:
     """One event as one plain line for a terminal of ``width`` columns, None for events without one."""
     match event:
         case RunStarted():
-            return f"{event.device.name}: {count(event.problems, 'problem')} for {', '.join(event.engines)}"
+            gpus = f"{event.gpus} × " if event.gpus > 1 else ""
+            return f"{gpus}{event.device.name}: {count(event.problems, 'problem')} for {', '.join(event.engines)}"
         case ProblemResult():
             return progress.result_line(event, width)
         case FileWritten():

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from blockscale.errors import InputError
-from blockscale.hardware import DeviceSpec
 from blockscale.report.plan import Plan, plan_lines
 from blockscale.search import DEFAULT_TRIALS
-from blockscale.tuning.request import TuneRequest
+
+if TYPE_CHECKING:
+    from blockscale.tuning.groups import Group
 
 _STOCK_SPACE = 1280  # configs, where the strategy itself has no bound
 
 
-def confirmed(request: TuneRequest, spec: DeviceSpec) -> None:
-    """Show the plan and ask; only on a terminal.
+def confirmed(groups: Sequence[Group]) -> None:
+    """Show the plan of each group and ask; only on a terminal.
 
     Raises:
         InputError: the answer was no.
     """
-    usual = DEFAULT_TRIALS[request.search] or _STOCK_SPACE
-    plan = Plan(request, spec, candidates=request.trials or usual, cpus=len(os.sched_getaffinity(0)))
-    print("\n".join(plan_lines(plan)))
+    cpus = len(os.sched_getaffinity(0)) // len(groups)
+    for group in groups:
+        request, device = group.request, group.device
+        candidates = request.trials or DEFAULT_TRIALS[request.search] or _STOCK_SPACE
+        print("\n".join(plan_lines(Plan(request, device.spec, candidates, cpus, device.clock().gpus))))
     try:
         answer = input("Go? [Y/n] ").strip().lower()
     except EOFError:

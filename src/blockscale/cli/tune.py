@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import closing
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from blockscale.cli.devices import open_device
+from blockscale.cli.devices import open_devices
 from blockscale.cli.folders import nothing_left_behind, output_folders
 from blockscale.cli.inputs import TuneInputs, chosen_engines, read_inputs, usable_engines
 from blockscale.cli.parsing import Parser, add_store, add_tp_size, out_dtype, seconds, whole_number
 from blockscale.engines import Engine, engine_names, require_writable
-from blockscale.errors import IncompleteRunError
+from blockscale.errors import IncompleteRunError, InputError
 from blockscale.executor.base import Device
 from blockscale.problem import OutDtype, QuantFormat
 from blockscale.tuning.events import Note, RunSummary
 from blockscale.tuning.request import STOCK_BATCH_SIZES, TuneRequest, check_sizes, distinct_batch_sizes
+
+if TYPE_CHECKING:  # numpy and SQLite come with it, which a refused command does not wait for
+    from blockscale.tuning.groups import Group
 
 _EPILOG = """Without MODEL and without --N/--K the preset deepseek-v3 is tuned.
 Without a GPU, try it on a recorded one:
@@ -106,8 +111,8 @@ def _add_where(parser: Parser) -> None:
     group.add_argument(
         "--gpus",
         default="all",
-        metavar="all|I",
-        help="GPU to measure on; this version uses one, for all the first (default all)",
+        metavar="all|I,J",
+        help="GPUs to measure on, by index; different models get files of their own (default all)",
     )
     group.add_argument(
         "--executor", choices=["local", "ray"], default="local", help="where trials are measured (default local)"
@@ -141,8 +146,7 @@ def _add_how(parser: Parser) -> None:
 class _CheckedRun:
     """All that a run needs but its store, checked; nothing has been written."""
 
-    request: TuneRequest
-    engines: tuple[Engine, ...]
+    groups: tuple[Group, ...]
     notes: tuple[Note, ...]
 
 
@@ -151,9 +155,11 @@ def run(args: argparse.Namespace) -> int:
     inputs = read_inputs(args)
     engines = chosen_engines(args)
     check_sizes(_request(args, inputs, engines).problems(), inputs.quant)
-    with closing(open_device(args.device, args.gpus, args.executor, args.ray_address)) as device:
-        checked = _checked(args, inputs, engines, device)
-        summary = _tune(args, checked, device)
+    with ExitStack() as opened:
+        devices = open_devices(args.device, args.gpus, args.executor, args.ray_address)
+        for device in devices:
+            opened.enter_context(closing(device))
+        summary = _tune(args, _checked(args, inputs, engines, devices))
     if not summary.complete:
         raise IncompleteRunError(
             "some problems have no valid candidate, so their entries are missing; the table names them. The same "
@@ -162,25 +168,38 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _checked(args: argparse.Namespace, inputs: TuneInputs, engines: tuple[Engine, ...], device: Device) -> _CheckedRun:
+def _checked(
+    args: argparse.Namespace, inputs: TuneInputs, engines: tuple[Engine, ...], devices: Sequence[Device]
+) -> _CheckedRun:
     """Refuse all that can be refused without writing anything."""
     from blockscale.store import locate
+    from blockscale.tuning.groups import Group
     from blockscale.tuning.run import check_request
 
-    usable, notes = usable_engines(engines, inputs.quant, device.spec, explicit=bool(args.engine))
-    request = _request(args, inputs, usable)
-    check_request(request, usable, device, locate(args.store))
+    names = [device.spec.name for device in devices]
+    if args.device_name and len(devices) > 1:
+        raise InputError(
+            f"--device-name {args.device_name}: here are GPUs of several models ({', '.join(names)}), whose files need "
+            "names of their own; leave it out, or choose GPUs of one model with --gpus."
+        )
+    groups: list[Group] = []
     _, repeated = distinct_batch_sizes(args.batch_sizes or STOCK_BATCH_SIZES)
-    texts = [Note(text) for text in (*inputs.notes, *repeated)] + [Note(text, warning=True) for text in notes]
-    if args.device_name and args.device_name != device.spec.name:
+    texts = [Note(text) for text in (*inputs.notes, *repeated)]
+    for device in devices:
+        usable, left_out = usable_engines(engines, inputs.quant, device.spec, explicit=bool(args.engine))
+        request = _request(args, inputs, usable)
+        check_request(request, usable, device, locate(args.store))
+        groups.append(Group(request, usable, device))
+        texts += [Note(text, warning=True) for text in left_out]
+    if args.device_name and args.device_name != names[0]:
         texts.append(
             Note(
-                f"the files are named for {args.device_name!r}, but the device reports {device.spec.name!r}: the "
+                f"the files are named for {args.device_name!r}, but the device reports {names[0]!r}: the "
                 "engine finds them only where it reports the former.",
                 warning=True,
             )
         )
-    return _CheckedRun(request, usable, tuple(texts))
+    return _CheckedRun(tuple(groups), tuple(texts))
 
 
 def _request(args: argparse.Namespace, inputs: TuneInputs, engines: tuple[Engine, ...]) -> TuneRequest:
@@ -201,21 +220,19 @@ def _request(args: argparse.Namespace, inputs: TuneInputs, engines: tuple[Engine
     )
 
 
-def _tune(args: argparse.Namespace, checked: _CheckedRun, device: Device) -> RunSummary:
+def _tune(args: argparse.Namespace, checked: _CheckedRun) -> RunSummary:
     from blockscale.cli.live import watch
     from blockscale.cli.question import confirmed
     from blockscale.store import Store
-    from blockscale.tuning.run import run_tune
+    from blockscale.tuning.groups import run_groups
 
     if args.device == "cuda" and not (args.yes or args.json) and sys.stdin.isatty() and sys.stdout.isatty():
-        confirmed(checked.request, device.spec)
-    with nothing_left_behind(folder for _, folder in checked.request.folders):
-        for _, folder in checked.request.folders:
+        confirmed(checked.groups)
+    folders = dict.fromkeys(folder for group in checked.groups for _, folder in group.request.folders)
+    with nothing_left_behind(folders):
+        for folder in folders:
             require_writable(folder)
-        with (
-            Store.open(args.store) as store,
-            watch(checked.request, checked.engines, device.spec, as_json=args.json) as view,
-        ):
+        with Store.open(args.store) as store, watch(checked.groups, as_json=args.json) as view:
             for note in checked.notes:
                 view(note)
-            return run_tune(checked.request, checked.engines, device, store, view)
+            return run_groups(checked.groups, store, view)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blockscale.errors import InputError
@@ -41,6 +41,14 @@ def visible_gpus(start_s: float = 180.0) -> list[GpuInfo]:
         InputError: torch or Triton is missing, or there is no GPU.
     """
     return _from_nvml() or _from_torch(start_s)
+
+
+def by_model(gpus: Sequence[GpuInfo]) -> list[tuple[GpuInfo, ...]]:
+    """The GPUs of each model, the models as they are first seen. Engines tell models apart by name, and so do files."""
+    models: dict[str, list[GpuInfo]] = {}
+    for gpu in gpus:
+        models.setdefault(gpu.name, []).append(gpu)
+    return [tuple(model) for model in models.values()]
 
 
 def _from_nvml(environment: Mapping[str, str] = os.environ) -> list[GpuInfo]:

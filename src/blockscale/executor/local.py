@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -49,6 +50,15 @@ class LocalSettings:
     limits: Limits = field(default_factory=Limits)
     pool: PoolSettings = field(default_factory=PoolSettings)
     worker: str = "blockscale.measure.worker:open_worker"
+
+
+def compile_workers(gpus: int, gpus_at_work: int) -> int:
+    """Compile processes for ``gpus`` GPUs, of so many that measure on this machine: their share of its CPUs.
+
+    One CPU a GPU is left to its measuring process, and more than 32 outrun a GPU that measures what they made.
+    """
+    shared = len(os.sched_getaffinity(0)) - gpus_at_work
+    return max(1, min(32 * gpus, shared * gpus // gpus_at_work))
 
 
 class LocalDevice:

@@ -34,6 +34,7 @@ def _record(event: Event) -> dict[str, Any] | None:
                 "device": event.device.name,
                 "engines": list(event.engines),
                 "problems": event.problems,
+                "gpus": event.gpus,
             }
         case ProblemResult():
             return {"event": "problem", **_problem(event)}
@@ -51,26 +52,35 @@ def _record(event: Event) -> dict[str, Any] | None:
 
 def _time_line(event: TimeSpent) -> str:
     clock = event.device
+    gpus, together = (f"{clock.gpus} GPUs together", " together") if clock.gpus > 1 else ("GPU", "")
     measuring = (
-        f"GPU {clock.measuring_s:.0f} s measuring (screens {clock.screening_s:.0f}, finals {clock.finals_s:.0f})"
+        f"{gpus} {clock.measuring_s:.0f} s measuring (screens {clock.screening_s:.0f}, finals {clock.finals_s:.0f})"
     )
+    head = f"Time of {event.device_name}" if event.device_name else "Time"
     if clock.recorded:
-        return f"Time: {event.wall_s:.0f} s; as recorded, {measuring}, compiling {clock.compiling_s:.0f} CPU s"
+        return f"{head}: {event.wall_s:.0f} s; as recorded, {measuring}, compiling {clock.compiling_s:.0f} CPU s"
     return (
-        f"Time: {event.wall_s:.0f} s: start {clock.start_s:.0f}, compiling {clock.compiling_s:.0f} CPU s on "
+        f"{head}: {event.wall_s:.0f} s: start {clock.start_s:.0f}, compiling {clock.compiling_s:.0f} CPU s on "
         f"{clock.compile_workers} workers ({100 * event.compilers_busy:.0f}% busy), {measuring}, "
-        f"idle {clock.idle_s:.0f} s, search and store {event.computing_s:.0f} s"
+        f"idle {clock.idle_s:.0f} s{together}, search and store {event.computing_s:.0f} s"
     )
 
 
 def _time(event: TimeSpent) -> dict[str, Any]:
     clock = asdict(event.device)
-    return {"event": "time", "wall_s": event.wall_s, "computing_s": event.computing_s, **clock}
+    times = {"wall_s": event.wall_s, "computing_s": event.computing_s, **clock}
+    return {"event": "time", **_device(event), **times}
+
+
+def _device(event: ProblemResult | TimeSpent) -> dict[str, str]:
+    """The device's name, where there are several."""
+    return {"device": event.device_name} if event.device_name else {}
 
 
 def _problem(result: ProblemResult) -> dict[str, Any]:
     shape = result.problem.shape
     return {
+        **_device(result),
         "M": shape.M,
         "N": shape.N,
         "K": shape.K,

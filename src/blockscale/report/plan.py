@@ -25,6 +25,7 @@ class Plan:
     device: DeviceSpec
     candidates: int  # at most for each problem
     cpus: int  # that may compile at once
+    gpus: int = 1
 
     @property
     def problems(self) -> int:
@@ -35,13 +36,14 @@ class Plan:
     def expected_s(self) -> float:
         """Compiling and measuring overlap, so the longer of the two decides; a time budget caps it."""
         measure_s = self.candidates * len(self.request.folders) * sum(map(measuring_s, self.request.problems()))
+        measure_s /= self.gpus
         problems = self.request.problems()
         shared = min(len(problems), _CONFIGS_OF_A_CLASS * len(set(map(_code_class, problems))))
         compiled = self.candidates * len(self.request.folders) * shared
         compile_s = compiled * _COMPILE_CPU_S / max(self.cpus, 1)
         budget_s = self.request.time_budget_s
         longest_s = max(measure_s, compile_s)
-        return longest_s if budget_s is None else min(longest_s, budget_s)
+        return longest_s if budget_s is None else min(longest_s, budget_s / self.gpus)
 
 
 def _code_class(problem: Problem) -> tuple[bool, ...]:
@@ -55,8 +57,9 @@ def plan_lines(plan: Plan) -> list[str]:
     """The plan as text, a fact a line."""
     r = plan.request
     weights = ", ".join(map(str, r.weights))
+    gpus = f"{plan.gpus} × " if plan.gpus > 1 else ""
     return [
-        f"Device       {plan.device.name} ({plan.device.arch})",
+        f"Device       {gpus}{plan.device.name} ({plan.device.arch})",
         f"Shapes       {weights}",
         f"Batch sizes  {' '.join(map(str, r.batch_sizes))}",
         f"Kind         {r.quant.format} {r.quant.block_n}×{r.quant.block_k}, output {r.out_dtype}",

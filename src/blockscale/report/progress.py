@@ -38,6 +38,7 @@ class ProgressView:
 class _Standing:
     """How a problem under way stands."""
 
+    device: str
     engine: str
     problem: Problem | None
     tried: int = 0
@@ -53,10 +54,10 @@ class Progress:
         self._start_s = clock()
         self._total_cost_s = engines * sum(map(measuring_s, expected))
         self._done_cost_s = 0.0
-        self._device = ""
+        self._devices: list[str] = []
         self._total = engines * len(expected)
         self._last: _Standing | None = None
-        self._under_way: dict[tuple[str, Problem], _Standing] = {}
+        self._under_way: dict[tuple[str, str, Problem], _Standing] = {}  # by device, engine and problem
         self.results: list[ProblemResult] = []
         self.approximate: set[tuple[str, Problem]] = set()  # engines and problems timed on another kernel
 
@@ -64,11 +65,12 @@ class Progress:
         """Take one event in; those that say nothing about progress are passed over."""
         match event:
             case RunStarted():
-                self._device, self._total = event.device.name, event.problems
+                self._devices.append(event.device.name)
             case ProblemStarted():
-                self._last = self._under_way[event.engine, event.problem] = _Standing(event.engine, event.problem)
+                self._last = _Standing(event.device_name, event.engine, event.problem)
+                self._under_way[event.device_name, event.engine, event.problem] = self._last
             case TrialFinished():
-                self._last = standing = self._under_way[event.engine, event.trial.problem]
+                self._last = standing = self._under_way[event.device_name, event.engine, event.trial.problem]
                 standing.tried += 1
                 standing.best_us, standing.baseline_us = event.best_us, event.baseline_us
                 if APPROXIMATE in event.trial.labels:
@@ -76,7 +78,7 @@ class Progress:
             case ProblemResult():
                 self.results.append(event)
                 self._done_cost_s += measuring_s(event.problem)
-                self._under_way.pop((event.engine, event.problem), None)
+                self._under_way.pop((event.device_name, event.engine, event.problem), None)
             case _:
                 pass
 
@@ -86,9 +88,9 @@ class Progress:
         left_s = None
         if self._done_cost_s > 0:
             left_s = elapsed_s * max(self._total_cost_s - self._done_cost_s, 0.0) / self._done_cost_s
-        last = self._last or _Standing("", None)
+        last = self._last or _Standing("", "", None)
         return ProgressView(
-            device=self._device,
+            device=last.device or " and ".join(self._devices),
             engine=last.engine,
             problem=last.problem,
             tried=last.tried,
@@ -109,7 +111,8 @@ class Progress:
         """
         mark = "≈" if (result.engine, result.problem) in self.approximate else ""
         place = f"[{len(self.results):>{len(str(self._total))}}/{self._total}]"
-        head = f"{place} {result.engine} {result.problem}: "
+        on = f" on {result.device_name}" if result.device_name else ""
+        head = f"{place} {result.engine} {result.problem}{on}: "
         if result.outcome is Outcome.NO_VALID_CANDIDATE:
             return f"{head}no valid candidate among {result.screened} tried ({result.reason})"
         gain = speed_up(result)

@@ -18,13 +18,13 @@ _NONE = "–"
 def result_table(results: Sequence[ProblemResult], approximate: Collection[tuple[str, Problem]] = ()) -> Table:
     """Rows as tuned: shape, M, baseline µs, tuned µs, speed-up, share of the roofline, config.
 
-    ``approximate`` holds engines and problems whose times were measured on another kernel: theirs carry a ``≈``. The
-    engine has a column of its own where there are several. The config may be left out of a narrow table; the file
+    ``approximate`` holds engines and problems whose times were measured on another kernel: theirs carry a ``≈``. Device
+    and engine have columns of their own where there are several. The config may be left out of a narrow table; the file
     holds it.
     """
-    several = len({r.engine for r in results}) > 1
+    whose = [name for name in ("device_name", "engine") if len({getattr(r, name) for r in results}) > 1]
     columns = (
-        *((Column("engine"),) if several else ()),
+        *(Column(name.removesuffix("_name")) for name in whose),
         Column("shape (N×K)"),
         Column("M", figures=True),
         Column("baseline µs", figures=True),
@@ -34,7 +34,7 @@ def result_table(results: Sequence[ProblemResult], approximate: Collection[tuple
         Column("config", optional=True),
     )
     marks = ["≈" if (r.engine, r.problem) in approximate else "" for r in results]
-    rows = tuple(((r.engine,) if several else ()) + _row(r, mark) for r, mark in zip(results, marks, strict=True))
+    rows = tuple((*(getattr(r, name) for name in whose), *_row(r, m)) for r, m in zip(results, marks, strict=True))
     return Table(columns, rows)
 
 
@@ -74,7 +74,8 @@ def outcome_lines(results: Sequence[ProblemResult]) -> list[str]:
         )
     without = [r for r in results if r.outcome is Outcome.NO_VALID_CANDIDATE]
     if without:
-        names = ", ".join(f"{r.engine} {r.problem}" for r in without[:4]) + (", …" if len(without) > 4 else "")
+        names = ", ".join(" ".join(filter(None, (r.device_name, r.engine, str(r.problem)))) for r in without[:4])
+        names += ", …" if len(without) > 4 else ""
         lines.append(f"No valid candidate for {count(len(without), 'problem')}, no entry written: {names}")
     return lines
 

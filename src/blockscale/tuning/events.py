@@ -1,4 +1,7 @@
-"""What a run tells whoever watches it: plain values, for a live view or a log."""
+"""What a run tells whoever watches it: plain values, for a live view or a log.
+
+``device_name`` is set where devices of several models are tuned at the same time, and empty where there is one.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ class RunStarted:
     device: DeviceSpec
     engines: tuple[str, ...]
     problems: int
+    gpus: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,7 @@ class ProblemStarted:
     engine: str
     problem: Problem
     index: int
+    device_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,7 @@ class TrialFinished:
     reused: bool
     best_us: float | None
     baseline_us: float | None
+    device_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,7 @@ class ProblemResult:
     roofline_us: float | None
     reason: str
     screened: int  # candidates tried for this problem, measured now or earlier
+    device_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,7 @@ class TimeSpent:
     wall_s: float
     computing_s: float
     device: DeviceClock
+    device_name: str = ""
 
     @property
     def compilers_busy(self) -> float:

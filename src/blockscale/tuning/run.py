@@ -60,7 +60,7 @@ def run_tune(
     for _, folder in request.folders:
         require_writable(folder)
     run = _Run(request, engines, device, store, observer, portfolio or portfolio_for(device.spec))
-    observer(RunStarted(device.spec, tuple(e.name for e in engines), len(run.jobs)))
+    observer(RunStarted(device.spec, tuple(e.name for e in engines), len(run.jobs), device.clock().gpus))
     for path in run.renewed:
         observer(Note(f"{path.name} was changed since this run first started: it is compared with what is there now."))
     run.warn()
