@@ -89,9 +89,9 @@ class GpuActor:
         with contextlib.suppress(Empty):
             while (one := self._finished.get(block=not done, timeout=wait_s)) is not None:
                 done.append(one)
+            self._finished.put(None)  # the last that there is to tell, however often it is asked for
             if not done and self._failure is not None:
                 raise self._failure
-            self._finished.put(None)  # for the next call
         return Report(tuple(done), self._opened.clock())
 
     def warnings(self) -> list[str]:

@@ -43,11 +43,10 @@ def open_cluster(address: str | None, recording: Recording | None = None) -> lis
         IncompleteRunError: no GPU could be opened for another reason.
     """
     began_s = time.monotonic()
-    _join(address or os.environ.get("RAY_ADDRESS"))
+    ray = _join(address or os.environ.get("RAY_ADDRESS"))
     try:
-        settings = ActorSettings(open_this_gpu)
-        if recording is not None:
-            settings = ActorSettings(partial(ReplayDevice, recording), answers_at_once=True)
+        open_device = open_this_gpu if recording is None else partial(ReplayDevice, recording)
+        settings = ActorSettings(ray.put(open_device), answers_at_once=recording is not None)
         opened, notes = _open_all(settings)
         groups = _groups(opened, notes)
     except BaseException:
@@ -61,8 +60,14 @@ def open_cluster(address: str | None, recording: Recording | None = None) -> lis
     return [RayDevice(fleet, can_try, start_s, [] if i else notes) for i, fleet in enumerate(fleets)]
 
 
-def _join(address: str | None) -> None:
-    """Make this process a driver of the cluster, which gets this very package, so that its nodes need not have it."""
+def _join(address: str | None) -> Any:
+    """Make this process a driver of the cluster, which gets this very package, so that its nodes need not have it.
+
+    Returns the module ``ray``.
+
+    Raises:
+        InputError: as `open_cluster`.
+    """
     try:
         import ray
     except ImportError:
@@ -87,6 +92,7 @@ def _join(address: str | None) -> None:
                 f"{_called(address)} runs another version of Ray or Python ({_in_one_line(error)}): use the same here."
             ) from error
         raise InputError(f"{_called(address)} cannot be joined: {in_short(error)}.") from error
+    return ray
 
 
 def _leave() -> None:

@@ -10,7 +10,6 @@ from itertools import count
 from typing import Any
 
 from blockscale.errors import BlockscaleError, InputError
-from blockscale.executor.base import Device
 from blockscale.executor.ray_actor import GpuActor, GpuDescription
 from blockscale.executor.ray_device import Event, Joined, Lost, Member
 from blockscale.executor.ray_queue import Entry
@@ -28,10 +27,11 @@ _CLOSE_S = 20.0
 class ActorSettings:
     """What an actor opens, and how long it may take to open, or be silent, in seconds.
 
-    ``answers_at_once`` as for `GpuActor`; ``open_device`` is sent to the nodes.
+    ``open_device`` is Ray's reference to a function that opens a device: it may hold a whole recording, which goes to
+    each node once. ``answers_at_once`` as for `GpuActor`.
     """
 
-    open_device: Callable[[], Device]
+    open_device: Any
     answers_at_once: bool = False
     start_s: float = 240.0
     silent_s: float = 60.0
