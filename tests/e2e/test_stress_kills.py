@@ -1,7 +1,6 @@
 """A run that is killed again and again at random moments ends in the files of one that was never disturbed."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -12,30 +11,32 @@ from pathlib import Path
 import pytest
 
 BLOCKSCALE = [sys.executable, "-c", "import sys; from blockscale.cli.main import main; sys.exit(main())"]
-TUNE = ["tune", "--N", "2112", "--K", "7168", "--device", "recorded:h200", "--engine", "sglang", "--engine", "vllm"]
+SYNTHETIC = [sys.executable, str(Path(__file__).with_name("tune_synthetic.py"))]
+TUNE = ["tune", "--N", "2112", "--K", "7168", "--engine", "sglang", "--engine", "vllm", "--yes"]
+RECORDED = ["--device", "recorded:h200"]
+SMALL = ["--trials", "8", "--batch-sizes", "1", "64", "4096"]
+LARGE = ["--batch-sizes", "1", "16", "64", "256", "1024", "4096"]
 
 
-def start(folder: Path, arguments: list[str]) -> "subprocess.Popen[str]":
-    """``tune`` in ``folder``, in a process group of its own."""
+def start(folder: Path, gpus: int, arguments: list[str]) -> "subprocess.Popen[str]":
+    """``tune`` in ``folder``: on so many synthetic GPUs with processes of their own, on the recorded one for 0."""
+    program = [*SYNTHETIC, str(gpus), "60", *TUNE] if gpus else [*BLOCKSCALE, *TUNE, *RECORDED]
+    folder.mkdir(exist_ok=True)
     return subprocess.Popen(
-        [*BLOCKSCALE, *TUNE, *arguments],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        start_new_session=True,
+        [*program, *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8"
     )
 
 
 def killed_within(process: "subprocess.Popen[str]", seconds: float) -> bool:
-    """Kill the process and all its children after ``seconds``; False where it had ended well before."""
+    """Kill the process after ``seconds``; False where it had ended well before. Its children must end by themselves."""
     try:
-        _, error = process.communicate(timeout=seconds)
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)
         process.communicate()
         return True
-    assert process.returncode == 0, error
+    assert process.returncode == 0, process.communicate()[1]
+    process.communicate()
     return False
 
 
@@ -48,33 +49,32 @@ def config_files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("kills", "arguments"),
+    ("gpus", "kills", "arguments"),
     [
-        (10, ["--trials", "20", "--batch-sizes", "1", "64", "4096"]),
-        pytest.param(100, ["--batch-sizes", "1", "16", "64", "256", "1024", "4096"], marks=pytest.mark.slow),
+        *((gpus, 10, SMALL) for gpus in (0, 1, 2, 4)),
+        *(pytest.param(gpus, 100, LARGE, marks=pytest.mark.slow) for gpus in (0, 1, 2, 4)),
     ],
 )
-def test_killed_runs_end_in_the_files_of_an_undisturbed_one(kills: int, arguments: list[str], tmp_path: Path) -> None:
+def test_killed_runs_end_in_the_files_of_an_undisturbed_one(
+    gpus: int, kills: int, arguments: list[str], tmp_path: Path
+) -> None:
     whole = tmp_path / "whole"
-    whole.mkdir()
     began = time.monotonic()
-    assert not killed_within(start(whole, arguments), 600)
+    assert not killed_within(start(whole, min(gpus, 1), arguments), 600)
     span_s = time.monotonic() - began
     expected = config_files(whole)
     assert len(expected) == 2
 
-    moment = random.Random(0)
+    moment = random.Random(gpus)
     survivors = 0
     folder = tmp_path / "0"
-    folder.mkdir()
     while kills:
-        if killed_within(start(folder, arguments), moment.uniform(0, span_s)):
+        if killed_within(start(folder, gpus, arguments), moment.uniform(0, span_s)):
             kills -= 1
             config_files(folder)
         else:
             assert config_files(folder) == expected
             survivors += 1
             folder = tmp_path / str(survivors)  # nothing is left to kill in a folder that is done
-            folder.mkdir()
-    assert not killed_within(start(folder, arguments), 600)
+    assert not killed_within(start(folder, gpus, arguments), 600)
     assert config_files(folder) == expected

@@ -220,6 +220,10 @@ class MeasuringProcess:
             return Measured(TrialStatus.WORKER_DIED, message=f"the measuring process {error}")
         except ChildRaisedError as error:
             raise self._broken(error) from error
+        if not _answers(request, answer):
+            self.discard()
+            said = f"sent an unreadable answer ({str(answer)[:100]})"
+            return Measured(TrialStatus.WORKER_DIED, message=f"the measuring process {said}")
         self._known.add(_inputs_of(request))
         if any(result is not None and result.poisoned for result in (answer if isinstance(answer, list) else [answer])):
             self.discard()
@@ -290,6 +294,14 @@ class MeasuringProcess:
 def _inputs_of(request: Screen | Finals) -> tuple[Problem, Phase]:
     """Which inputs a request needs: finals run on fresh ones."""
     return request.problem, Phase.SCREEN if isinstance(request, Screen) else Phase.FINAL
+
+
+def _answers(request: Screen | Finals, answer: Any) -> bool:
+    """Whether an answer is one to this request."""
+    if isinstance(request, Screen):
+        return isinstance(answer, Measured)
+    right = isinstance(answer, list) and len(answer) == len(request.candidates)
+    return right and all(result is None or isinstance(result, Measured) for result in answer)
 
 
 def _by_finalist(request: Finals, answer: Any) -> _Finalists:
