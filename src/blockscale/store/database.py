@@ -6,7 +6,7 @@ import json
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,7 @@ from filelock import BaseFileLock
 
 from blockscale.errors import InputError
 from blockscale.hardware import DeviceSpec
-from blockscale.problem import Candidate, Environment, Phase, Problem, Trial
+from blockscale.problem import Candidate, Environment, Phase, Problem, Trial, TrialStatus
 from blockscale.store import rows
 from blockscale.store.failures import damaged, opening, using
 from blockscale.store.filesystem import MOUNT_TABLE, check_location, locate
@@ -217,9 +217,15 @@ class Store:
             return [rows.read_trial(by_number[n], problem, c) for n, c in zip(numbers, candidates, strict=True)]
 
     def trials(
-        self, environment: Environment | None = None, problem: Problem | None = None
+        self,
+        environment: Environment | None = None,
+        problem: Problem | None = None,
+        statuses: Collection[TrialStatus] = tuple(TrialStatus),
     ) -> Iterator[tuple[Environment, Trial]]:
-        """Trials in the order of ``add``, all or those of one environment or problem. Adding meanwhile is allowed."""
+        """Trials in the order of ``add``, all or those of one environment, problem or of some statuses.
+
+        Adding meanwhile is allowed.
+        """
         if environment is not None and environment not in self._environments:
             return
         if problem is not None and problem not in self._problems:
@@ -230,6 +236,8 @@ class Store:
         }
         wanted = {column: number for column, number in chosen.items() if number is not None}
         conditions = "".join(f" AND {column} = :{column}" for column in wanted)
+        if len(statuses) < len(TrialStatus):
+            conditions += f" AND status IN ({', '.join(repr(str(status)) for status in statuses)})"
         select = (
             f"SELECT id, environment, problem, candidate, {rows.TRIAL_COLUMNS} FROM trials "
             f"WHERE id > :last{conditions} ORDER BY id LIMIT {_PAGE_ROWS}"
