@@ -25,7 +25,7 @@ Settings = local.LocalSettings
 def settings(gpu_indices: tuple[int, ...], pool: PoolSettings) -> Settings:
     """As the command has them, but with synthetic processes and short limits."""
     limits = Limits(60.0, LIMIT_S, LIMIT_S, 0.0, starts=2)
-    return Settings(gpu_indices, Path("cache"), limits, replace(pool, workers=2, function=COMPILER), WORKER)
+    return Settings(gpu_indices, Path("cache"), limits, replace(pool, workers=1, function=COMPILER), WORKER)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from blockscale.costmodel import ConfigArrays, analytic_us
 from blockscale.hardware import H200
 from blockscale.measure.classify import classify
 from blockscale.measure.compile_pool import CompileOptions, CompileOutcome, CompileRequest
@@ -186,6 +185,8 @@ class SyntheticMeasuring:
 
 def _samples_us(problem: Problem, candidate: Candidate, phase: Phase, count: int) -> tuple[float, ...]:
     """Times by the analytic clock with a little noise, equal whenever they are asked for."""
+    from blockscale.costmodel import ConfigArrays, analytic_us  # numpy, which compile processes start faster without
+
     arrays = ConfigArrays.of([candidate.config], problem.quant, H200)
     time_us = float(analytic_us(problem, arrays, H200)[0])
     digest = hashlib.sha256(f"{problem} {candidate} {phase}".encode()).digest()
