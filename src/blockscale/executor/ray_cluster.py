@@ -92,6 +92,8 @@ def _join(address: str | None) -> Any:
                 f"{_called(address)} runs another version of Ray or Python ({_in_one_line(error)}): use the same here."
             ) from error
         raise InputError(f"{_called(address)} cannot be joined: {in_short(error)}.") from error
+    # Ray would print every node's end on standard output, where --json has its lines; we tell of it ourselves.
+    ray._private.worker._worker_logs_enabled = False
     return ray
 
 

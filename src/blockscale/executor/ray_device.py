@@ -234,17 +234,19 @@ class RayDevice:
     def _lose(self, member: Member, reason: str) -> None:
         in_hand = self._queue.leave(member)
         self._last_loss = f"{member} {reason}"
-        text = f"{member} {reason}"
+        said = self._last_loss
         if in_hand:
             work = in_hand[0].work
             self._deaths[work] += 1
             if isinstance(work, Screening) or self._deaths[work] == _DEATHS_OF_A_COMPARISON:
-                self._suspects.append((work, f"{member} {reason} while it was the next to be measured there"))
+                self._suspects.append((work, f"{self._last_loss} while it was the next to be measured there"))
                 in_hand = in_hand[1:]
-                text += "; the trial that it was at counts as failed"
+                said += "; the trial that it was at counts as failed"
+        if in_hand:
+            said += "; its other work goes to the GPUs that are left"
+        self._said.append(f"{said}.")
         for entry in in_hand:
             self._queue.put_back(entry)
-        self._said.append(f"{text}. Its other work goes to other GPUs.")
         if member in self._answered:  # one that is lost before it has measured anything would be lost again
             self._fleet.ask_for_one_more()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -201,6 +202,9 @@ class RayFleet:
 
 
 def in_short(error: Exception) -> str:
-    """Ray's own words, which go on for many lines."""
+    """What Ray says in many lines, in a few words."""
+    if dead := re.search(r"because (its [a-z ]+ has died)", str(error)):
+        return dead[1]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__
+    raised = [line for line in lines if re.match(r"\w+Error: ", line)]  # the last line of a traceback
+    return [type(error).__name__, *reversed(lines), *raised][-1].rstrip(".")
