@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from blockscale.engines import Engine, merge_into, verify_written
+from blockscale.errors import IncompleteRunError, InputError
 from blockscale.executor.base import Device
 from blockscale.problem import WeightShape
 from blockscale.tuning.choice import Choice, origin, verdict
@@ -60,6 +61,9 @@ class FileWriter:
         """Merge the decided entries into the weight's file; an undecided key gets what would run otherwise.
 
         A key without a valid candidate is left out.
+
+        Raises:
+            IncompleteRunError: as `write_choices`, also where the file or its folder cannot be written any more.
         """
         target = self._request.target(engine, weight, self._device.spec)
         made = {job.problem.shape.M: self._choice(job, decision) for job, decision in rows}
@@ -67,7 +71,12 @@ class FileWriter:
         if not choices:
             return
         self._first_seen.will_write(target, {m: choice.entry for m, choice in choices.items()})
-        said = write_choices(target, choices)
+        try:
+            said = write_choices(target, choices)
+        except InputError as error:  # it could be written when the run began
+            raise IncompleteRunError(
+                f"{error} What was measured is saved; the same command goes on from it."
+            ) from error
         self._written[target.path] = None
         for event in said:
             self._observe(event)
