@@ -9,6 +9,7 @@ import pytest
 from blockscale.cli.main import main
 
 RECORDED = ["--device", "recorded:h200", "--engine", "sglang", "--yes"]
+RAY = ["--executor", "ray"]
 SIZES = ["--N", "2112", "--K", "7168"]
 ONE = ["--batch-sizes", "16"]
 FILE = "N=2112,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128, 128].json"
@@ -89,7 +90,10 @@ def empty_folder(tmp_path, monkeypatch):
         (["tune", *SIZES, *ONE, *RECORDED, "--gpus", "0,1,0"], ["--gpus 0,1,0", "twice"]),
         (["tune", *SIZES, *ONE, *RECORDED, "--gpus", "9" * 5000], ["--gpus 999", "indices"]),
         (["tune", *SIZES, *ONE, *RECORDED, "--gpus", "٠"], ["--gpus ٠", "indices"]),
-        (["tune", *SIZES, *ONE, *RECORDED, "--executor", "ray"], ["--executor ray"]),
+        (["tune", *SIZES, *ONE, *RECORDED, *RAY, "--gpus", "0"], ["--gpus 0", "--executor ray"]),
+        (["tune", *SIZES, *ONE, *RECORDED, *RAY, "--ray-address", "head"], ["--ray-address head", "HOST:PORT"]),
+        (["tune", *SIZES, *ONE, *RECORDED, *RAY, "--ray-address", "ray://h:1"], ["ray://h:1", "on a node"]),
+        (["tune", *SIZES, *ONE, *RECORDED, *RAY, "--ray-address", "127.0.0.1:1"], ["127.0.0.1:1", "ray start --head"]),
         (["tune", *SIZES, *ONE, *RECORDED, "--ray-address", "x:1"], ["--ray-address", "--executor ray"]),
         (["tune", *SIZES, *ONE, *RECORDED, "--batch"], ["--batch", "--help"]),
         (["tune", *SIZES, *ONE, *RECORDED, "--store", "missing/s.db"], ["missing", "--store"]),

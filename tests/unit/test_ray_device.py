@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from threading import Semaphore
 
 import pytest
@@ -10,10 +11,13 @@ import pytest
 from blockscale.errors import IncompleteRunError, InputError
 from blockscale.executor.base import Comparison, DeviceClock, Done, Screening
 from blockscale.executor.faulty import Fault, FaultPlan, FaultyDevice
+from blockscale.executor.local import LocalDevice, LocalSettings
 from blockscale.executor.ray_actor import GpuActor, GpuDescription, Report
 from blockscale.executor.ray_device import Event, Joined, Lost, Member, RayDevice
 from blockscale.executor.ray_queue import Entry
 from blockscale.executor.replay import ReplayDevice
+from blockscale.executor.synthetic import COMPILER, WORKER
+from blockscale.measure.compile_pool import PoolSettings
 from blockscale.problem import Candidate, GemmShape, Kernel, Phase, Problem, TileConfig, TrialStatus
 from blockscale.recording import embedded, load_recording
 
@@ -318,3 +322,21 @@ def test_an_actor_says_where_its_gpu_is(recording, monkeypatch):
     about = GpuActor(lambda: ReplayDevice(recording), answers_at_once=True).open()
     assert about.name == "GPU 5 of node-7"
     assert replace(about, name="") == GpuDescription("", recording.spec, ReplayDevice(recording).environment, 0)
+
+
+def test_an_actor_feeds_the_processes_of_a_gpu(tmp_path):
+    settings = LocalSettings(cache_dir=tmp_path, pool=PoolSettings(workers=2, function=COMPILER), worker=WORKER)
+    actor = GpuActor(partial(LocalDevice, settings), answers_at_once=False)
+    try:
+        assert actor.open().compile_workers == 2
+        actor.prepare(PROBLEMS)
+        works = [work for problem in PROBLEMS for work in screenings(problem, 8)]
+        for work in works:
+            actor.start(work, PROBLEMS.index(work.problem))
+        done = collected(actor, len(works))
+        assert {one.work for one in done} == set(works)
+        assert all(trial.status is not TrialStatus.WORKER_DIED for one in done for trial in one.trials)
+        assert actor.collect(0).clock.compilations > 0
+        assert actor.warnings() == []
+    finally:
+        actor.close()

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -43,7 +43,7 @@ def open_cluster(address: str | None, recording: Recording | None = None) -> lis
         IncompleteRunError: no GPU could be opened for another reason.
     """
     began_s = time.monotonic()
-    ray = _join(address or os.environ.get("RAY_ADDRESS"))
+    ray = _join(_address(address))
     try:
         open_device = open_this_gpu if recording is None else partial(ReplayDevice, recording)
         settings = ActorSettings(ray.put(open_device), answers_at_once=recording is not None)
@@ -60,7 +60,23 @@ def open_cluster(address: str | None, recording: Recording | None = None) -> lis
     return [RayDevice(fleet, can_try, start_s, [] if i else notes) for i, fleet in enumerate(fleets)]
 
 
-def _join(address: str | None) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """Where a cluster's head is, None for one of this machine, and how a person knows it."""
+
+    where: str | None
+    called: str
+
+
+def _address(given: str | None) -> _Address:
+    if given is not None:
+        return _Address(given, f"--ray-address {given}")
+    if there := os.environ.get("RAY_ADDRESS"):
+        return _Address(there, f"RAY_ADDRESS={there}")
+    return _Address(None, "the Ray cluster of this machine")
+
+
+def _join(address: _Address) -> Any:
     """Make this process a driver of the cluster, which gets this very package, so that its nodes need not have it.
 
     Returns the module ``ray``.
@@ -72,26 +88,22 @@ def _join(address: str | None) -> Any:
         import ray
     except ImportError:
         raise InputError('--executor ray: Ray is not installed; run `pip install "blockscale[ray]"`.') from None
-    if address is not None:
-        _require_reachable(address)
+    _require_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     package = str(Path(blockscale.__file__).parent)
     try:
         with _handlers_kept():
             ray.init(
-                address=address,
+                address=address.where,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 runtime_env={"py_modules": [package]},
             )
-    except (ConnectionError, ValueError) as error:
-        raise InputError(f"{_called(address)} cannot be joined: {in_short(error)}.") from error
-    except RuntimeError as error:
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        why = f"it cannot be joined ({in_short(error)})"
         if "ersion mismatch" in str(error):
-            raise InputError(
-                f"{_called(address)} runs another version of Ray or Python ({_in_one_line(error)}): use the same here."
-            ) from error
-        raise InputError(f"{_called(address)} cannot be joined: {in_short(error)}.") from error
+            why = f"use the versions of Ray and Python that run there ({' '.join(str(error).split())})"
+        raise InputError(f"{address.called}: {why}.") from error
     # Ray would print every node's end on standard output, where --json has its lines; we tell of it ourselves.
     ray._private.worker._worker_logs_enabled = False
     return ray
@@ -104,26 +116,26 @@ def _leave() -> None:
     ray.shutdown()
 
 
-def _require_reachable(address: str) -> None:
+def _require_reachable(address: _Address) -> None:
     """Refuse what Ray would wait minutes for.
 
     Raises:
         InputError: nobody listens there, or it is no address of a cluster's head.
     """
-    if address in ("auto", "local"):
+    if address.where in (None, "auto", "local"):
         return
-    host, _, port = address.rpartition(":")
-    if "://" in address or not host or not port.isdecimal():
+    host, _, port = address.where.rpartition(":")
+    if "://" in host or not host or not port.isdecimal():
         raise InputError(
-            f"--ray-address {address}: give HOST:PORT of the cluster's head, as `ray start --head` prints it, and run "
-            "the command on a node of the cluster."
+            f"{address.called}: give HOST:PORT of the cluster's head, as `ray start --head` prints it, and run the "
+            "command on a node of the cluster."
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, OverflowError, ValueError) as error:
         raise InputError(
-            f"--ray-address {address}: no Ray cluster answers there ({error}); start one with `ray start --head`, or "
-            "give the address that it printed."
+            f"{address.called}: no Ray cluster answers there ({error}); start one with `ray start --head`, or give the "
+            "address that it printed."
         ) from error
 
 
@@ -228,11 +240,3 @@ def _handlers_kept() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _called(address: str | None) -> str:
-    return f"--ray-address {address}: the cluster" if address else "the Ray cluster of this machine"
-
-
-def _in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
