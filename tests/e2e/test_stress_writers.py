@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 BLOCKSCALE = [sys.executable, "-c", "import sys; from blockscale.cli.main import main; sys.exit(main())"]
-TUNE = ["tune", "--N", "2112", "--K", "7168", "--device", "recorded:h200", "--engine", "sglang", "--trials", "5"]
-BATCH_SIZES = ["1", "16", "64", "256", "1024", "4096"]
+TUNE = ["tune", "--N", "7168", "--K", "2304", "--device", "recorded:h200", "--engine", "sglang", "--trials", "5"]
+BATCH_SIZES = ["1", "2", "8", "16", "64", "256", "1024", "4096"]
 
 
 def write_at_once(folder: Path) -> list[str]:

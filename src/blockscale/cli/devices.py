@@ -12,6 +12,7 @@ from blockscale.executor.base import Device
 from blockscale.recording import Recording
 
 _RECORDED = "recorded:"
+_MOST_RECORDED_GPUS = 64
 
 
 def open_devices(
@@ -43,8 +44,11 @@ def _recording(source: str) -> Recording:
 
 
 def _recorded(recording: Recording, gpus: int) -> Device:
+    """So many GPUs like the recorded one, in virtual time."""
     from blockscale.executor.replay import ReplayDevice
 
+    if gpus > _MOST_RECORDED_GPUS:
+        raise InputError(f"--gpus: {gpus} recorded GPUs are too many; give at most {_MOST_RECORDED_GPUS} indices.")
     return ReplayDevice(recording, gpus)
 
 
