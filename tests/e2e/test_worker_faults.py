@@ -105,13 +105,20 @@ def hits(plan: SyntheticPlan) -> list[tuple[int, str, int, str]]:
     return [log[number - 1] for number in plan.at_trial if number <= len(log)]
 
 
+def failures(folder: Path) -> tuple[list[Trial], set[int]]:
+    """Failed trials, and the M of problems on which a candidate was given up that had been hit twice by chance."""
+    failed = [t for t in stored(folder) if not t.status.timed]
+    given_up = [t for t in failed if t.message.startswith("not tried")]
+    return [t for t in failed if t not in given_up], {t.problem.shape.M for t in given_up}
+
+
 def assert_each_cost_its_trial(folder: Path, hit: list[tuple[int, str, int, str]], undisturbed: Run) -> list[Trial]:
     """The failed trials: those screenings that were hit, and finalists at most; the rest is as undisturbed."""
-    failed = [t for t in stored(folder) if not t.status.timed]
+    failed, given_up = failures(folder)
     screened = sorted((m, candidate) for _, phase, m, candidate in hit if phase == Phase.SCREEN)
     assert sorted((t.problem.shape.M, str(t.candidate)) for t in failed if t.phase is Phase.SCREEN) == screened
     assert len(failed) <= len(hit), "finalists are compared again, without the one that did it"
-    assert_only_these_suffered(folder, {m for _, _, m, _ in hit}, undisturbed)
+    assert_only_these_suffered(folder, {m for _, _, m, _ in hit} | given_up, undisturbed)
     return failed
 
 
@@ -172,11 +179,10 @@ def test_workers_that_somebody_kills_or_stops_are_replaced(
             struck += 1
     _, error = run.communicate()
     assert run.returncode == 0, error
-    failed = [t for t in stored(tmp_path) if not t.status.timed]
-    killed = [t for t in failed if not t.message.startswith("not tried")]  # struck twice by chance, it is given up
-    assert len(killed) <= struck
-    assert {t.status for t in killed} <= {S.WORKER_DIED if number is signal.SIGKILL else S.TIMEOUT}
-    assert_only_these_suffered(tmp_path, {t.problem.shape.M for t in failed}, undisturbed)
+    failed, given_up = failures(tmp_path)
+    assert len(failed) <= struck
+    assert {t.status for t in failed} <= {S.WORKER_DIED if number is signal.SIGKILL else S.TIMEOUT}
+    assert_only_these_suffered(tmp_path, {t.problem.shape.M for t in failed} | given_up, undisturbed)
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
