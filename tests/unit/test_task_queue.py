@@ -1,5 +1,6 @@
 """Which GPU gets which task: by rank, a problem on one GPU, new ones where least is left, and nobody idle for it."""
 
+import os
 from collections import Counter
 from threading import Event, Thread
 
@@ -122,7 +123,7 @@ def test_of_two_that_wait_the_one_with_less_left_gets_the_new_problem() -> None:
     for thread in threads:
         thread.start()
     while len(gpus.queue._idle) < 2:
-        pass
+        os.sched_yield()
     gpus.add(task(PROBLEMS[2]))
     assert taker.wait(10)
     assert list(got) == [1]
