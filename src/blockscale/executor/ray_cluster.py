@@ -27,7 +27,8 @@ from blockscale.recording import Recording
 
 _CONNECT_S = 10.0
 
-_Opened: TypeAlias = tuple[Any, GpuDescription]
+Opened: TypeAlias = tuple[Any, GpuDescription]
+"""An actor, as Ray names it, and what it says of its GPU."""
 
 
 def open_cluster(address: str | None, recording: Recording | None = None) -> list[Device]:
@@ -48,7 +49,10 @@ def open_cluster(address: str | None, recording: Recording | None = None) -> lis
         open_device = open_this_gpu if recording is None else partial(ReplayDevice, recording)
         settings = ActorSettings(ray.put(open_device), answers_at_once=recording is not None)
         opened, notes = _open_all(settings)
-        groups = _groups(opened, notes)
+        groups, left_out = by_model(opened)
+        for actor, why in left_out:
+            notes.append(why)
+            ray.kill(actor)
     except BaseException:
         _leave()
         raise
@@ -139,7 +143,7 @@ def _require_reachable(address: _Address) -> None:
         ) from error
 
 
-def _open_all(settings: ActorSettings) -> tuple[list[_Opened], list[str]]:
+def _open_all(settings: ActorSettings) -> tuple[list[Opened], list[str]]:
     """An actor on every free GPU of the cluster, and what a person should know of those that could not be opened.
 
     Raises:
@@ -180,26 +184,24 @@ def _open_all(settings: ActorSettings) -> tuple[list[_Opened], list[str]]:
     return opened, notes
 
 
-def _groups(opened: Sequence[_Opened], notes: list[str]) -> list[list[_Opened]]:
-    """The GPUs by model. Of one model, those that measure alike and are the most; ``notes`` tells of the others.
+def by_model(opened: Sequence[Opened]) -> tuple[list[list[Opened]], list[tuple[Any, str]]]:
+    """The GPUs by model: of each model those that measure alike and are the most; and why others are left out.
 
     Each model has its own files, so two groups of one would write the same entries from measurements that do not
     compare.
     """
-    by_name: dict[str, dict[object, list[_Opened]]] = defaultdict(lambda: defaultdict(list))
+    by_name: dict[str, dict[object, list[Opened]]] = defaultdict(lambda: defaultdict(list))
     for actor, about in opened:
         by_name[about.spec.name][about.environment, about.spec].append((actor, about))
-    groups = []
+    groups, left_out = [], []
     for alike in by_name.values():
         most, *others = sorted(alike.values(), key=len, reverse=True)
         groups.append(most)
+        usual = most[0][1]
         for actor, about in (one for group in others for one in group):
-            usual = most[0][1]
-            notes.append(
-                f"{about.name} is left out: it measures otherwise than {usual.name}, {_difference(about, usual)}."
-            )
-            _kill(actor)
-    return groups
+            why = f"it measures otherwise than {usual.name}, {_difference(about, usual)}"
+            left_out.append((actor, f"{about.name} is left out: {why}."))
+    return groups, left_out
 
 
 def _difference(one: GpuDescription, other: GpuDescription) -> str:
@@ -207,12 +209,6 @@ def _difference(one: GpuDescription, other: GpuDescription) -> str:
     ours, theirs = ({**asdict(about.spec), **asdict(about.environment)} for about in (one, other))
     told = [f"{name} {ours[name]} and not {theirs[name]}" for name in ours if ours[name] != theirs[name]]
     return ", ".join(text for text in told if not text.startswith("details "))
-
-
-def _kill(actor: Any) -> None:
-    import ray
-
-    ray.kill(actor)
 
 
 def _after(times: int, call: Callable[[], None]) -> Callable[[], None]:
