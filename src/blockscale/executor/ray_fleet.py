@@ -150,10 +150,12 @@ class RayFleet:
         closed, self._on_close = self._on_close, None
         if closed is None:
             return
+        for asked in self._opening.values():  # before others let go of a GPU that these would get
+            ray.kill(asked.actor)
         answers = [actor.close.remote() for actor in self._actors.values()]
         if answers:
             ray.wait(answers, num_returns=len(answers), timeout=_CLOSE_S)
-        for actor in [*self._actors.values(), *(asked.actor for asked in self._opening.values())]:
+        for actor in self._actors.values():
             ray.kill(actor)
         self._actors.clear()
         closed()
