@@ -1,4 +1,4 @@
-"""Learn the portfolio that ships with the package from recorded devices. No GPU needed.
+"""Learn the portfolio that ships with the package from recorded devices. No GPU needed, but scikit-learn.
 
 python benchmarks/learn_portfolio.py [RECORDING …] --output src/blockscale/data/portfolio.json.gz
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from search_regret import learnt, recorded_tables
+from teaching import learnt, recorded_tables
 
 from blockscale.recording import embedded, load_recording
 

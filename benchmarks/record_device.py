@@ -53,6 +53,9 @@ FIRST_RECORDED = {
 }
 RECORDED_ENGINES = ("sglang", "vllm")
 
+_MOST_ROWS_FOR_HOPPER = 1024
+_PROMISING_HOPPER = 250  # configs of a problem with more than 64 rows
+
 _FIRST_AT_WORK = 32  # of a problem, while no time is known that the others could be held against
 _AT_WORK = 128  # of a problem
 _ALL_AT_WORK = 1024
@@ -92,29 +95,30 @@ def chosen_tables(
 def hopper_kept(problem: Problem, config: TileConfig) -> bool:
     """Whether to try a config as far as SWAP_AB and SPLIT_K go: they multiply the space by ten, mostly for nothing.
 
-    They fill a GPU that a few rows leave idle. So M ≤ 64, beyond that only narrow weights, and there the tiles and
-    splits that such a problem has blocks for. Scales come every 128 columns, so a smaller BLOCK_SIZE_K has more steps
-    for the same bytes; fewer than three stages do not cover the wait for memory; tiles taller than the batch compute
-    padding; and there are too few rows of tiles for GROUP_SIZE_M to order.
+    Scales come every 128 columns, so a smaller BLOCK_SIZE_K has more steps for the same bytes; fewer than three stages
+    do not cover the wait for memory; tiles taller than a small batch compute padding; and there are too few rows of
+    tiles for GROUP_SIZE_M to order. They fill a GPU that a few rows leave idle, so none are tried beyond M = 1024.
     """
     if not config.has_swap_split:
         return True
     if config.block_k != 128 or config.group_m != 1 or config.num_stages < 3:
         return False
     m = problem.shape.M
-    if m <= 64:
-        rows = max(16, 1 << (m - 1).bit_length())
-        return config.block_m <= min(64, rows)
-    few_blocks = m <= 256 and problem.shape.N <= 4608
-    return few_blocks and {config.block_m, config.block_n} <= {64, 128} and config.split_k <= 4
+    return m <= _MOST_ROWS_FOR_HOPPER and (m > 64 or config.block_m <= min(64, max(16, 1 << (m - 1).bit_length())))
 
 
 def candidates(table: Table, spec: DeviceSpec) -> list[Candidate]:
-    """All that is tried for a table: the engine's default, then the most promising first."""
+    """All that is tried for a table: the engine's default, then the most promising first.
+
+    Beyond M = 64 SWAP_AB and SPLIT_K are tried as far as they are among the clock's best.
+    """
     of, problem = engine(table.engine), table.problem
     configs = [c for c in of.space(problem, spec) if not must_spill(c, spec) and hopper_kept(problem, c)]
     expected_us = analytic_us(problem, ConfigArrays.of(configs, problem.quant, spec), spec)
     ordered = [config for _, config in sorted(zip(expected_us, configs, strict=True), key=lambda pair: pair[0])]
+    if problem.shape.M > 64:
+        promising = {*[config for config in ordered if config.has_swap_split][:_PROMISING_HOPPER]}
+        ordered = [config for config in ordered if not config.has_swap_split or config in promising]
     default = canonical(problem, of.clamped_default(problem, spec))
     return [Candidate(of.kernel_for(problem, c, spec), c) for c in dict.fromkeys([default, *ordered])]
 

@@ -24,16 +24,18 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from teaching import Table, learnt, recorded_tables
 
 from blockscale.costmodel import CostModel, Portfolio
 from blockscale.executor.cost import measuring_s
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import Kernel, Problem, TileConfig, WeightShape
-from blockscale.recording import Recording, embedded, load_recording
+from blockscale.recording import embedded, load_recording
 from blockscale.search import Knowledge, Strategy, make_strategy
 from blockscale.space import Clause, Space, build_space, canonical, shared_memory_bytes
 from blockscale.tuning.plan import levels
@@ -43,25 +45,6 @@ DEFAULT_CONFIG = TileConfig(block_m=64, block_n=128, block_k=128, group_m=32, nu
 COMPILE_PROCESSES = 15
 ASK_AT_ONCE = 16
 KIB = 1024
-
-
-@dataclass(frozen=True)
-class Table:
-    """The full table of one problem on an engine's kernels: µs and recorded compile seconds by canonical config."""
-
-    kernel: Kernel  # the plain one
-    problem: Problem
-    times: Mapping[TileConfig, float]
-    compile_s: Mapping[TileConfig, float]
-
-    @property
-    def best_us(self) -> float:
-        """Time of the fastest config."""
-        return min(self.times.values())
-
-    def cut(self, keep: Callable[[TileConfig], bool]) -> Table:
-        """The table with the configs that ``keep`` allows."""
-        return replace(self, times={c: t for c, t in self.times.items() if keep(c)})
 
 
 @dataclass(frozen=True)
@@ -80,32 +63,6 @@ class Outcome:
     own_s: float  # the search's own time
     config: str
     gaps: tuple[float, ...]
-
-
-def recorded_tables(recordings: Iterable[Recording]) -> list[Table]:
-    """Every problem with the times of all its configs; of several spellings of a launch the canonical one's counts."""
-    found: dict[tuple[Kernel, Problem], dict[TileConfig, tuple[bool, float, float]]] = defaultdict(dict)
-    for recording in recordings:
-        for trial in recording:
-            kernel = Kernel.FP8 if trial.candidate.kernel is Kernel.FP8_HOPPER else trial.candidate.kernel
-            if trial.time_us is None:
-                continue
-            config = canonical(trial.problem, trial.candidate.config)
-            rows = found[kernel, trial.problem]
-            row = (config != trial.candidate.config, trial.time_us, trial.compile_s)
-            if config not in rows or row[:2] < rows[config][:2]:
-                rows[config] = row
-    return [
-        Table(kernel, problem, {c: r[1] for c, r in rows.items()}, {c: r[2] for c, r in rows.items()})
-        for (kernel, problem), rows in sorted(
-            found.items(), key=lambda item: (item[0][0], item[0][1].shape.weight, item[0][1].shape.M)
-        )
-    ]
-
-
-def learnt(spec: DeviceSpec, tables: Sequence[Table]) -> Portfolio:
-    """The portfolio of these tables."""
-    return Portfolio.learn(spec, {(t.kernel, t.problem): t.times for t in tables})
 
 
 def space_of(table: Table, spec: DeviceSpec) -> Space:
@@ -252,13 +209,13 @@ def fits(table: Table, spec: DeviceSpec, limit_kib: int) -> Table:
 
 def run(tables: Sequence[Table], spec: DeviceSpec, seeds: int, only: set[str]) -> list[Outcome]:
     """All regimes and yardsticks."""
-    whole = learnt(spec, tables)
     outcomes: list[Outcome] = []
     by_weight: dict[tuple[Kernel, WeightShape], list[Table]] = defaultdict(list)
     for table in tables:
         by_weight[table.kernel, table.problem.shape.weight].append(table)
+    portfolios = {weight: learnt(spec, tables, without=[weight]) for weight in dict.fromkeys(w for _, w in by_weight)}
     for (_, weight), group in by_weight.items():
-        portfolio = whole.without([weight])
+        portfolio = portfolios[weight]
         for seed in range(seeds):
             if "ladder" in only:
                 outcomes += search_ladder(group, spec, portfolio, seed)

@@ -31,7 +31,7 @@ from typing import Any
 SOURCES = Path(__file__).resolve().parent.parent / "src"
 sys.path.insert(0, str(SOURCES))
 
-from blockscale.costmodel import portfolio_for  # noqa: E402
+from blockscale.costmodel import Portfolio, portfolio_for  # noqa: E402
 from blockscale.engines import Engine, engine, engine_names, require_writable  # noqa: E402
 from blockscale.executor.base import SAME_CODE, Device  # noqa: E402
 from blockscale.problem import Phase, WeightShape  # noqa: E402
@@ -47,6 +47,7 @@ JOBS: Mapping[str, str] = {
 }
 TARGET_S = {"stock": 90.0, "deepseek-v3": 60.0}
 _TIMELINE_STEP_S = 0.5
+_PORTFOLIO = "portfolio.json.gz"  # in --out: what the measured process knows beforehand
 
 
 def weights_of(job: str) -> tuple[WeightShape, ...]:
@@ -102,8 +103,7 @@ def tune(args: argparse.Namespace) -> None:
         marks_s["run"] = time.monotonic()
         check_request(request, [chosen], device, locate(path))
         require_writable(folder)
-        known = portfolio_for(device.spec)
-        portfolio = None if known is None else known.without(request.weights)
+        portfolio = portfolio_for(device.spec, [Portfolio.load(args.out / _PORTFOLIO)])
         with Store.open(path) as store, watch([Group(request, (chosen,), device)], as_json=False) as view:
             recorder = Recorder(view, device)
             run_tune(request, [chosen], device, store, recorder, portfolio)
@@ -118,6 +118,16 @@ def tune(args: argparse.Namespace) -> None:
         "timeline": recorder.timeline,
     }
     (args.out / "process.json").write_text(json.dumps(found))
+
+
+def teach(args: argparse.Namespace) -> None:
+    """Leave the measured process what it may know: the portfolio, learnt without the job's weights."""
+    from teaching import learnt, recorded_tables
+
+    from blockscale.recording import embedded, load_recording
+
+    recording = load_recording(embedded("h200"))
+    learnt(recording.spec, recorded_tables([recording]), without=weights_of(args.job)).save(args.out / _PORTFOLIO)
 
 
 def run_cold(args: argparse.Namespace, cache: Path) -> dict[str, Any] | None:
@@ -269,6 +279,7 @@ def main() -> int:
         if folder.exists() and any(folder.iterdir()):
             parser.error(f"{folder} is not empty: a cold run needs a fresh one")
         folder.mkdir(parents=True, exist_ok=True)
+    teach(args)
     with tempfile.TemporaryDirectory() as temporary:
         found = run_cold(args, args.cache or Path(temporary))
     if found is None:

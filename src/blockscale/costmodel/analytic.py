@@ -46,6 +46,8 @@ def _constants(config: TileConfig, quant: QuantScheme, spec: DeviceSpec) -> tupl
         config.num_warps,
         config.num_stages,
         config.split_k,
+        config.group_m,
+        config.swap_ab,
         FALLBACK_MMA_RATE if slow else 1.0,
         max(shared_memory_bytes(quant, config, spec), 1),
     )
@@ -61,6 +63,8 @@ class ConfigArrays:
     num_warps: Array
     num_stages: Array
     split_k: Array
+    group_m: Array
+    swap_ab: Array  # 0 or 1
     mma_rate: Array  # share of the matrix unit's rate
     shared_bytes: Array
 
@@ -68,7 +72,39 @@ class ConfigArrays:
     def of(cls, configs: Sequence[TileConfig], quant: QuantScheme, spec: DeviceSpec) -> Self:
         """The columns of ``configs`` in their order."""
         rows = np.array([_constants(config, quant, spec) for config in configs], dtype=np.float64)
-        return cls(*rows.reshape(-1, 8).T)
+        return cls(*rows.reshape(-1, 10).T)
+
+
+@dataclass(frozen=True)
+class Launches:
+    """What configs make of a problem: each a column of shape [configs]."""
+
+    tiles_m: Array
+    blocks: Array  # of the whole grid, splits included
+    steps: Array  # of K, of one block
+    registers: Array  # a thread's, with the product of a step beside the accumulators
+    resident: Array  # blocks that fit on a unit at a time, at least 1
+
+    @classmethod
+    def of(cls, problem: Problem, configs: ConfigArrays, spec: DeviceSpec) -> Self:
+        """The launches of ``configs`` on a device with the limits of ``spec``."""
+        shape = problem.shape
+        threads = configs.num_warps * spec.warp_size
+        # The accumulator and the product of this step, which the scales multiply, are live together.
+        registers = 2 * configs.block_m * configs.block_n / threads + ADDRESS_REGISTERS
+        shared = max(spec.shared_memory_per_unit, spec.shared_memory_bytes)
+        resident = np.minimum(
+            spec.registers_per_unit // (np.minimum(registers, REGISTERS_PER_THREAD) * threads),
+            np.minimum(shared // configs.shared_bytes, THREADS_PER_UNIT // threads),
+        )
+        tiles_m = np.ceil(shape.M / configs.block_m)
+        return cls(
+            tiles_m=tiles_m,
+            blocks=tiles_m * np.ceil(shape.N / configs.block_n) * configs.split_k,
+            steps=np.ceil(np.ceil(shape.K / configs.block_k) / configs.split_k),
+            registers=registers,
+            resident=np.maximum(1, resident),
+        )
 
 
 def analytic_us(problem: Problem, configs: ConfigArrays, spec: DeviceSpec) -> Array:
@@ -77,8 +113,7 @@ def analytic_us(problem: Problem, configs: ConfigArrays, spec: DeviceSpec) -> Ar
     shape = problem.shape
     threads = configs.num_warps * spec.warp_size
     elements = configs.block_m * configs.block_n
-    # The accumulator and the product of this step, which the scales multiply, are live together.
-    registers = 2 * elements / threads + ADDRESS_REGISTERS
+    launches = Launches.of(problem, configs, spec)
 
     # What one K step of one block costs its unit, in µs.
     sync = SYNC_US_PER_WARP * configs.num_warps
@@ -90,23 +125,18 @@ def analytic_us(problem: Problem, configs: ConfigArrays, spec: DeviceSpec) -> Ar
     traffic = (configs.block_m + configs.block_n) * configs.block_k / l2_rate
     # Matrix instructions need whole tiles in registers: where two do not fit, one goes out and comes back each step.
     spill = 2 * 4 * elements / (LOCAL_MEMORY_BYTES_PER_CYCLE * CLOCK_GHZ * 1e3)
-    spill = np.where(registers > REGISTERS_PER_THREAD, spill, 0.0)
+    spill = np.where(launches.registers > REGISTERS_PER_THREAD, spill, 0.0)
 
-    blocks = np.ceil(shape.M / configs.block_m) * np.ceil(shape.N / configs.block_n) * configs.split_k
-    steps = np.ceil(np.ceil(shape.K / configs.block_k) / configs.split_k)
-    per_unit = np.ceil(blocks / spec.compute_units)
-    shared = max(spec.shared_memory_per_unit, spec.shared_memory_bytes)
-    resident = np.minimum(
-        spec.registers_per_unit // (np.minimum(registers, REGISTERS_PER_THREAD) * threads),
-        np.minimum(shared // configs.shared_bytes, THREADS_PER_UNIT // threads),
-    )
-    together = np.minimum(per_unit, np.maximum(1, resident))
+    per_unit = np.ceil(launches.blocks / spec.compute_units)
+    together = np.minimum(per_unit, launches.resident)
     # Blocks of one unit hide each other's latency, a round of them after the other, but all share its pipes.
     pipes = np.maximum(np.maximum(matrix, scaling), np.maximum(traffic, spill))
     load = LOAD_LATENCY_US / np.maximum(configs.num_stages - 1, 1)
     latency = np.maximum(sync + matrix + scaling + spill, load)
     rounds = np.ceil(per_unit / together)
-    loop = np.maximum(rounds * (LOAD_LATENCY_US + steps * latency), LOAD_LATENCY_US + per_unit * steps * pipes)
+    loop = np.maximum(
+        rounds * (LOAD_LATENCY_US + launches.steps * latency), LOAD_LATENCY_US + per_unit * launches.steps * pipes
+    )
     memory = problem.bytes_moved / peaks.bandwidth_gb_s / 1e3
     partial_bytes = 4 * shape.M * shape.N * configs.split_k
     reduction = REDUCTION_LAUNCH_US + 2 * partial_bytes / (l2_rate * spec.compute_units)

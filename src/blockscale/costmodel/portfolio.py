@@ -1,4 +1,4 @@
-"""What recorded devices have shown: the good configs of each recorded problem with their times."""
+"""What recorded devices have shown: the good configs of each recorded problem, and models learnt from all of them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
+from blockscale.costmodel.features import FEATURES
+from blockscale.costmodel.forest import Forest
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import (
     GemmShape,
@@ -20,14 +23,12 @@ from blockscale.problem import (
     QuantFormat,
     QuantScheme,
     TileConfig,
-    WeightShape,
 )
 from blockscale.space import canonical
 
-# Configs up to this many times slower than their problem's best are kept. What is missing counts as slower than that:
-# so a config that is known to be bad, or was left out of the recording as hopeless, is not tried early. Only of
-# SWAP_AB and SPLIT_K a problem without any such config says nothing: recordings leave them out at large M.
-KEPT_WITHIN = 2.5
+# Configs up to this many times slower than their problem's best are kept. Of a dozen problems that is enough to have in
+# view: with 1.6 a search takes as many trials and half as long again to think (benchmarks/search_regret.py).
+KEPT_WITHIN = 1.15
 
 _FIELDS = ("block_m", "block_n", "block_k", "group_m", "num_warps", "num_stages", "swap_ab", "split_k")
 _AMD_FIELDS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")  # written where any config sets them
@@ -50,18 +51,20 @@ class Source:
         """Time of the fastest config."""
         return min(self.times.values())
 
-    @cached_property
-    def has_swap_split(self) -> bool:
-        """Whether configs with SWAP_AB or SPLIT_K are among the good ones; else they may not have been tried at all."""
-        return any(config.has_swap_split for config in self.times)
-
 
 class Portfolio:
-    """Sources of one recorded device."""
+    """Sources of one recorded device, and for a kernel the forest that was learnt from the recorded problems.
 
-    def __init__(self, spec: DeviceSpec, sources: Iterable[Source]) -> None:
+    A forest gives from `features` how much longer a config takes than the analytic clock says: a natural logarithm, up
+    to a constant that each problem has of its own.
+    """
+
+    def __init__(
+        self, spec: DeviceSpec, sources: Iterable[Source], forests: Mapping[Kernel, Forest] = MappingProxyType({})
+    ) -> None:
         self.spec = spec
         self.sources = tuple(sources)
+        self.forests = MappingProxyType(dict(forests))
 
     @classmethod
     def learn(cls, spec: DeviceSpec, tables: Mapping[tuple[Kernel, Problem], Mapping[TileConfig, float]]) -> Self:
@@ -72,26 +75,37 @@ class Portfolio:
             sources.append(Source(kernel, problem, {c: t for c, t in table.items() if t <= limit_us}))
         return cls(spec, sources)
 
-    def without(self, weights: Iterable[WeightShape]) -> Portfolio:
-        """The portfolio as it would be had these weights never been recorded."""
-        left_out = frozenset(weights)
-        return Portfolio(self.spec, (s for s in self.sources if s.problem.shape.weight not in left_out))
+    @cached_property
+    def sources_by_kernel(self) -> Mapping[Kernel, tuple[Source, ...]]:
+        """The sources of each kernel that there are any of."""
+        kernels = dict.fromkeys(source.kernel for source in self.sources)
+        return {kernel: tuple(s for s in self.sources if s.kernel is kernel) for kernel in kernels}
+
+    def with_forests(self, forests: Mapping[Kernel, Forest]) -> Portfolio:
+        """The same sources beside ``forests``, by the engine's plain kernel."""
+        return Portfolio(self.spec, self.sources, forests)
 
     def save(self, path: Path) -> None:
         """Write a gzip-compressed JSON file; the same portfolio gives the same bytes."""
         configs = [config for source in self.sources for config in source.times]
         fields = [*_FIELDS, *(f for f in _AMD_FIELDS if any(getattr(c, f) is not None for c in configs))]
         sources = [_source_fields(source, fields) for source in self.sources]
-        record = {"spec": asdict(self.spec), "fields": fields, "sources": sources}
+        forests = {str(kernel): forest.to_fields() for kernel, forest in self.forests.items()}
+        record = {"spec": asdict(self.spec), "fields": fields, "sources": sources, "forests": forests}
         text = json.dumps(record, separators=(",", ":"))
         path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Inverse of ``save``."""
+        """Inverse of ``save``.
+
+        Raises:
+            InputError: its forests were grown over other features.
+        """
         record = json.loads(gzip.decompress(path.read_bytes()))
         sources = (_source(source, record["fields"]) for source in record["sources"])
-        return cls(DeviceSpec.from_fields(record["spec"]), sources)
+        forests = {Kernel(name): Forest.from_fields(fields, FEATURES) for name, fields in record["forests"].items()}
+        return cls(DeviceSpec.from_fields(record["spec"]), sources, forests)
 
 
 @cache

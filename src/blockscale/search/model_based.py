@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blockscale.costmodel import CostModel, distance
 from blockscale.costmodel.analytic import Array
-from blockscale.problem import TileConfig
+from blockscale.problem import Problem, TileConfig
 from blockscale.search.base import Knowledge, legal_starts
 from blockscale.search.surrogate import (
     Observations,
@@ -83,8 +84,10 @@ class ModelSearch:
         self._taught = any(near)
         confidence = surrogate.taught_confidence if self._taught else surrogate.confidence
         self._surrogate = Surrogate(self._likeness(), error, confidence, surrogate)
+        self._taught_by = [self._observed(i, known.problem, known.times) for i, known in enumerate(self._known, 1)]
         self._looked_around: set[TileConfig] = set()
-        self._view = dict.fromkeys(self._first_view(random.Random(seed)))
+        self._view = _View(self._describe)
+        self._view.add(self._first_view(random.Random(seed)))
         self._enqueue(legal_starts(space, priors))
         self._started = False
 
@@ -118,16 +121,15 @@ class ModelSearch:
     def _next_round(self) -> list[TileConfig]:
         s = self._settings
         self._look_around()
-        pool = [config for config in self._view if config not in self._asked]
-        if not pool:
+        pool = self._view.open(self._asked)
+        if not pool.configs:
             return self._anything()
-        expected = self._cost_model.expected_log_us(self._space.problem, pool)
-        prediction = self._surrogate.predict(self._observations(), self._places(pool))
-        mean = expected + prediction.mean
+        prediction = self._surrogate.predict(self._observations(), pool.places)
+        mean = pool.expected + prediction.mean
         best = math.log(min(self._times.values())) if self._times else float(mean.min())
         size = s.round if self._times else self._first_size()
         chosen: list[int] = []
-        open_ = np.ones(len(pool), dtype=bool)
+        open_ = np.ones(len(pool.configs), dtype=bool)
         while len(chosen) < size and open_.any():
             gains = np.where(open_, expected_improvement(mean, prediction.variance, best), -1.0)
             # Rounded, so that the last bits of another machine's arithmetic do not decide.
@@ -137,8 +139,8 @@ class ModelSearch:
             chosen.append(index)
             prediction.suppose_measured(index)
             # The rest of a tile's configs can wait for what this one shows.
-            open_ &= np.array([_tile(config) != _tile(pool[index]) for config in pool])
-        return [pool[index] for index in chosen] or self._last_steps()
+            open_ &= pool.tiles != pool.tiles[index]
+        return [pool.configs[index] for index in chosen] or self._last_steps()
 
     def _last_steps(self) -> list[TileConfig]:
         """The best config one step away in num_stages and in GROUP_SIZE_M, as far as these were not tried.
@@ -168,8 +170,7 @@ class ModelSearch:
         for leader in list(tiles.values())[: self._settings.leaders]:
             if leader not in self._looked_around:
                 self._looked_around.add(leader)
-                found = (c for c in self._around(leader) if not self._cost_model.hopeless(c))
-                self._view.update(dict.fromkeys(found))
+                self._view.add(c for c in self._around(leader) if not self._cost_model.hopeless(c))
 
     def _around(self, leader: TileConfig) -> list[TileConfig]:
         """Its neighbours, and itself with every GROUP_SIZE_M: one value says little of the next."""
@@ -217,21 +218,26 @@ class ModelSearch:
         return [configs[i] for i in np.argsort(expected, kind="stable")]
 
     def _observations(self) -> Observations:
-        """This problem's results and what is known of others; far slower ones count as just slow."""
-        places, errors, problems = [], [], []
-        tables = [(i, known.problem, known.times) for i, known in enumerate(self._known, start=1)]
-        for index, problem, times in [*tables, (0, self._space.problem, self._times)]:
-            if not times:
-                continue
-            configs = list(times)
-            logs = np.log([times[config] for config in configs])
-            logs = np.minimum(logs, logs.min() + self._settings.slow)
-            places.append(self._places(configs))
-            errors.append(logs - self._cost_model.expected_log_us(problem, configs))
-            problems.append(np.full(len(configs), index))
-        if not places:
-            return Observations(self._places([]), np.zeros(0), np.zeros(0, dtype=np.int64))
-        return Observations(np.concatenate(places), np.concatenate(errors), np.concatenate(problems))
+        """What is known of other problems, and this one's results."""
+        own = self._observed(0, self._space.problem, self._times)
+        observed = [each for each in (*self._taught_by, own) if len(each.errors)] or [own]
+        return Observations(
+            np.concatenate([each.places for each in observed]),
+            np.concatenate([each.errors for each in observed]),
+            np.concatenate([each.problems for each in observed]),
+        )
+
+    def _observed(self, index: int, problem: Problem, times: Mapping[TileConfig, float]) -> Observations:
+        """The results of one problem; far slower ones count as just slow."""
+        configs = list(times)
+        logs = np.log([times[config] for config in configs])
+        logs = np.minimum(logs, logs.min(initial=math.inf) + self._settings.slow)
+        errors = logs - self._cost_model.expected_log_us(problem, configs)
+        return Observations(self._places(configs), errors, np.full(len(configs), index))
+
+    def _describe(self, configs: Sequence[TileConfig]) -> tuple[Array, Array]:
+        """Places of configs, and what the cost model expects of them."""
+        return self._places(configs), self._cost_model.expected_log_us(self._space.problem, configs)
 
     def _places(self, configs: Sequence[TileConfig]) -> Array:
         return coordinates(configs, self._space.axes, self._settings.surrogate)
@@ -243,6 +249,59 @@ class ModelSearch:
         apart = np.array([[distance(a, b) for b in problems] for a in problems])
         shared = (1 - s.own) * np.exp(-apart / s.problem_reach)
         return np.where(np.eye(len(problems), dtype=bool), 1.0, shared)
+
+
+class _View:
+    """The configs in view with what is worked out of each once: place, expectation, and a number for its tile."""
+
+    def __init__(self, describe: Callable[[Sequence[TileConfig]], tuple[Array, Array]]) -> None:
+        self._describe = describe
+        self._index: dict[TileConfig, int] = {}
+        self._tiles: dict[tuple[object, ...], int] = {}
+        self._all: _Pool | None = None
+
+    def add(self, configs: Iterable[TileConfig]) -> None:
+        """Bring configs into view."""
+        new = [config for config in dict.fromkeys(configs) if config not in self._index]
+        if not new:
+            return
+        for config in new:
+            self._index[config] = len(self._index)
+        tiles = np.array([self._tiles.setdefault(_tile(config), len(self._tiles)) for config in new])
+        added = _Pool(new, *self._describe(new), tiles)
+        self._all = added if self._all is None else self._all.and_also(added)
+
+    def open(self, asked: Collection[TileConfig]) -> _Pool:
+        """What is in view and not among those asked."""
+        if self._all is None:
+            return _Pool([], *self._describe([]), np.zeros(0, dtype=np.int64))
+        keep = np.ones(len(self._index), dtype=bool)
+        keep[[self._index[config] for config in asked if config in self._index]] = False
+        return self._all.only(keep)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """Configs and, a row or number for each: places [configs, axes], expectations (log µs), tiles' numbers."""
+
+    configs: list[TileConfig]
+    places: Array
+    expected: Array
+    tiles: NDArray[np.int64]
+
+    def and_also(self, other: _Pool) -> _Pool:
+        """Both, one after the other."""
+        return _Pool(
+            [*self.configs, *other.configs],
+            np.concatenate([self.places, other.places]),
+            np.concatenate([self.expected, other.expected]),
+            np.concatenate([self.tiles, other.tiles]),
+        )
+
+    def only(self, keep: NDArray[np.bool_]) -> _Pool:
+        """Those marked."""
+        configs = [config for config, kept in zip(self.configs, keep, strict=True) if kept]
+        return _Pool(configs, self.places[keep], self.expected[keep], self.tiles[keep])
 
 
 def _tile(config: TileConfig) -> tuple[object, ...]:

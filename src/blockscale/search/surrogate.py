@@ -47,13 +47,13 @@ class SurrogateSettings:
     narrowed them already.
     """
 
-    error: float = 0.2
+    error: float = 0.15
     blind_error: float = 0.4
     offset: float = 0.5
     noise: float = 0.01
     own: float = 0.15
     confidence: float = 16.0
-    taught_confidence: float = 3.3
+    taught_confidence: float = 5.0
     problem_reach: float = 4.0
     axis_reach: Mapping[str, float] = field(default_factory=lambda: _REACH)
 
@@ -137,8 +137,8 @@ class Surrogate:
         towards = self._error**2 * _nearness(observed.places, places) * self._alike[tasks, 0][:, None]
         towards += s.offset**2 * (tasks == 0)[:, None]
         lower = np.linalg.cholesky(between)
-        explained = np.linalg.solve(lower, towards)
-        whitened = np.linalg.solve(lower, observed.errors)
+        solved = np.linalg.solve(lower, np.column_stack([towards, observed.errors]))
+        explained, whitened = solved[:, :-1], solved[:, -1]
         left = np.maximum(variance - (explained**2).sum(axis=0), 0.0)
         # How far each result of this problem was off what all before it said, in standard deviations.
         own = whitened[tasks == 0]

@@ -13,8 +13,13 @@ from itertools import pairwise
 
 from blockscale.executor.cost import measuring_s
 from blockscale.problem import Problem, WeightShape
+from blockscale.tuning.schedule import remaining_s
 
 _SIMILAR_WEIGHTS = 3
+# What a job takes on an H200 (docs/results/h200-whole-model.md): screens of `measuring_s`, and rounds that wait for the
+# compiler in between.
+_TRIALS = 25
+_COMPILING_S = 2.0
 
 
 def levels(batch_sizes: Sequence[int]) -> dict[int, int]:
@@ -68,6 +73,18 @@ def sources(jobs: Sequence[tuple[str, Problem]], *, across_weights: bool) -> lis
         return tuple(i for i in found if i < index[engine, problem])
 
     return [of(*job) for job in jobs]
+
+
+def ranks(problems: Sequence[Problem], learns_from: Sequence[Sequence[int]]) -> list[int]:
+    """The place of each job in the order in which a device takes what waits, 0 first: what holds up most goes first.
+
+    That is where the longest chain of jobs begins that still has to be tried one after the other. With problems taken
+    the longest first instead, GPUs wait at the end of a run for the chains of the last weights.
+    """
+    expected_s = [_TRIALS * measuring_s(problem) + _COMPILING_S for problem in problems]
+    left_s = remaining_s(expected_s, learns_from)
+    order = sorted(range(len(problems)), key=lambda i: (-left_s[i], i))
+    return [place for _, place in sorted(zip(order, range(len(order)), strict=True))]
 
 
 def depths(learns_from: Sequence[Sequence[int]]) -> list[int]:

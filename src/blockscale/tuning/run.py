@@ -153,7 +153,7 @@ class _Run:
     def decide_all(self) -> None:
         """Tune every job, and write each weight's file when its last one is decided."""
         tuner = ProblemTuner(self._request, self._device, self._observe, self._portfolio)
-        informed = self._portfolio is not None and bool(self._portfolio.sources)
+        informed = self._portfolio is not None and bool(self._portfolio.forests)
         learns_from = sources([(j.engine.name, j.problem) for j in self.jobs], across_weights=not informed)
         scheduler = Scheduler(self.jobs, learns_from, tuner, self._ledger, self._observe, self._decided)
         # The searches' matrices are small: threads would only take cores from the compilers and wait for each other.

@@ -1,7 +1,7 @@
 """How problems may be spread over GPUs: the static splits of the engines' own scripts, and a queue.
 
-No run uses these functions: they are what `benchmarks/schedule_simulation.py` compares. A run's own queue is that of
-its device.
+Of these a run uses `remaining_s` alone, for the order of its queue, which is its device's. The others are what
+`benchmarks/schedule_simulation.py` compares with it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from blockscale.tuning.budget import Allowance, Budget
 from blockscale.tuning.events import Observer, ProblemStarted
 from blockscale.tuning.ledger import Ledger
 from blockscale.tuning.one_problem import Answer, Ask, Asking, Decision, Job, ProblemTuner
-from blockscale.tuning.plan import depths
+from blockscale.tuning.plan import depths, ranks
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Scheduler:
     """Drives jobs to their decisions.
 
     A job begins when those that it learns from are screened and the earlier ones of its problem are decided: their
-    trials are then in the store, and the same ones every time. Its place in the order is its rank on the device. So
+    trials are then in the store, and the same ones every time. What holds up most has the lowest rank on the device. So
     what a run tries does not depend on the order in which a device finishes.
     """
 
@@ -76,6 +76,7 @@ class Scheduler:
     ) -> None:
         self._jobs = jobs
         self._learns_from = learns_from
+        self._ranks = ranks([job.problem for job in jobs], learns_from)
         self._tuner = tuner
         self._ledger = ledger
         self._observe = observer
@@ -84,7 +85,7 @@ class Scheduler:
         self._undecided = set(range(len(jobs)))
         self._before = [[i for i in range(index) if jobs[i].problem == job.problem] for index, job in enumerate(jobs)]
         self._at_work: dict[Problem, _Running] = {}
-        self._ready: list[tuple[int, _Running]] = []  # a heap: the first job first
+        self._ready: list[tuple[int, _Running]] = []  # a heap by rank
 
     def run(self, time_budget_s: float | None) -> None:
         """Decide all jobs. With a budget, jobs of one depth share what is left when those above them are decided.
@@ -124,7 +125,7 @@ class Scheduler:
         knowledge = [self._knowledge[i] for i in self._learns_from[index]]
         running = _Running(index, self._tuner.tune(job, knowledge, allowance))
         self._at_work[job.problem] = running
-        heapq.heappush(self._ready, (index, running))
+        heapq.heappush(self._ready, (self._ranks[index], running))
 
     def _take(self, done: Done) -> None:
         running = self._at_work[done.work.problem]
@@ -133,7 +134,7 @@ class Scheduler:
 
     def _ready_if_answered(self, running: _Running) -> None:
         if running.answered:
-            heapq.heappush(self._ready, (running.index, running))
+            heapq.heappush(self._ready, (self._ranks[running.index], running))
 
     def _go_on(self, running: _Running) -> None:
         """Let a job use its answers: it asks again, or it is decided."""
@@ -163,7 +164,7 @@ class Scheduler:
         running.take((trial for trial in known.values() if trial is not None), reused=True)
         for candidate, trial in known.items():
             if trial is None:
-                self._ledger.start(Screening(problem, candidate, running.best_us), running.index)
+                self._ledger.start(Screening(problem, candidate, running.best_us), self._ranks[running.index])
 
     def _compare(self, running: _Running, ask: Ask) -> None:
         problem, candidates = self._jobs[running.index].problem, tuple(ask.candidates)
@@ -171,4 +172,4 @@ class Scheduler:
         if known is not None:
             running.take(known, reused=True)
         else:
-            self._ledger.start(Comparison(problem, candidates), running.index)
+            self._ledger.start(Comparison(problem, candidates), self._ranks[running.index])
