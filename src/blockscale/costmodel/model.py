@@ -64,6 +64,10 @@ class CostModel:
             expected += self._forest.predict(features(problem, arrays, self._spec))
         return expected
 
+    def beyond_recorded(self, problem: Problem) -> float:
+        """How far from the most similar recorded problem this one is (`distance`); infinite where none is known."""
+        return min((distance(problem, source.problem) for source in self._sources or ()), default=math.inf)
+
     def known_good(self, problem: Problem) -> list[TileConfig]:
         """Configs that did well on the most similar recorded problems, spelled for this problem; not all are legal."""
         akin = sorted(self._sources or (), key=lambda source: (distance(problem, source.problem), source.problem))

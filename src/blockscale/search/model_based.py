@@ -79,7 +79,10 @@ class ModelSearch:
         self._waiting: set[TileConfig] = set()
         self._known = _trimmed(knowledge, self._settings)
         surrogate = self._settings.surrogate
-        error = surrogate.error if cost_model.is_informed else surrogate.blind_error
+        error = surrogate.blind_error
+        if cost_model.is_informed:
+            beyond = min(cost_model.beyond_recorded(space.problem), surrogate.furthest)
+            error = surrogate.error + surrogate.error_per_distance * beyond
         near = (distance(space.problem, known.problem) <= self._settings.teaches_within for known in self._known)
         self._taught = any(near)
         confidence = surrogate.taught_confidence if self._taught else surrogate.confidence

@@ -39,15 +39,18 @@ _OTHER_REACH = 2.0  # of axes that no recording has
 class SurrogateSettings:
     """Standard deviations are of natural logarithms of times: 0.3 is about 30%.
 
-    ``error`` is how far off the cost model is on one config among others (``blind_error`` where no recording corrects
-    it), ``offset`` on a whole problem, ``noise`` a measurement. ``own`` is the share of the error's variance that no
-    other problem shares, ``problem_reach`` the distance of problems (`blockscale.costmodel.distance`) over which the
-    rest stays alike. A problem whose results surprise the model more or less than these say widens or narrows them;
-    ``confidence`` is how many results they weigh in that, ``taught_confidence`` where results of alike problems have
-    narrowed them already.
+    ``error`` is how far off the cost model is on one config among others of a recorded problem; it grows by
+    ``error_per_distance`` up to ``furthest`` from all that were recorded (`blockscale.costmodel.distance`), and is
+    ``blind_error`` where none corrects the clock. ``offset`` is that of a whole problem, ``noise`` that of a measurement.
+    ``own`` is the share of the error's variance that no other problem shares, ``problem_reach`` the distance of
+    problems over which the rest stays alike. A problem whose results surprise the model more or less than these say
+    widens or narrows them; ``confidence`` is how many results they weigh in that, ``taught_confidence`` where results
+    of alike problems have narrowed them already.
     """
 
-    error: float = 0.15
+    error: float = 0.1
+    error_per_distance: float = 0.1
+    furthest: float = 2.0
     blind_error: float = 0.4
     offset: float = 0.5
     noise: float = 0.01

@@ -1,7 +1,7 @@
 """What each problem of a run learns from, and the order that follows: all from the request, nothing from outcomes.
 
-Within one weight and engine the batch sizes form a tree over log2 M: the middle first, then the ends, then the middles
-of the gaps that are left; each learns from all earlier levels of its weight. Across weights, where no recording
+Within one weight and engine the batch sizes form a tree over log2 M: the middle and the ends first, then sizes spread
+over the gaps that are left; each learns from all earlier levels of its weight. Across weights, where no recording
 teaches, waves of 1, 2, 4, 8, … weights learn from the most similar weights of earlier waves at the nearest batch size.
 """
 
@@ -23,19 +23,35 @@ _COMPILING_S = 2.0
 
 
 def levels(batch_sizes: Sequence[int]) -> dict[int, int]:
-    """Level in the tree of each batch size: 0 is nearest to the geometric middle, 1 are the ends, then gaps halve."""
+    """Level in the tree of each batch size: 0 are the ends and the one nearest to their geometric middle.
+
+    Every further level puts up to three sizes into each gap, at its middle and at those of both halves. A level is a
+    chain of rounds that wait for the compiler, so a flat tree ends sooner, and three levels hold the stock sizes.
+    """
     sizes = sorted(set(batch_sizes))
-    level = {_nearest(sizes, _middle(sizes[0], sizes[-1])): 0}
-    for end in (sizes[-1], sizes[0]):
-        level.setdefault(end, 1)
-    depth = 2
+    level = dict.fromkeys((sizes[0], _nearest(sizes, _middle(sizes[0], sizes[-1])), sizes[-1]), 0)
+    depth = 1
     while len(level) < len(sizes):
-        for low, high in pairwise(sorted(level)):
-            between = [m for m in sizes if low < m < high]
-            if between:
-                level[_nearest(between, _middle(low, high))] = depth
+        known = sorted(level)
+        for low, high in pairwise(known):
+            for m in _quarters([m for m in sizes if low < m < high], low, high):
+                level[m] = depth
         depth += 1
     return level
+
+
+def _quarters(between: Sequence[int], low: int, high: int) -> list[int]:
+    """Of the sizes between two, that nearest to the geometric middle and those nearest to the middles beside it."""
+    if not between:
+        return []
+    middle = _nearest(between, _middle(low, high))
+    below, above = [m for m in between if m < middle], [m for m in between if m > middle]
+    found = [middle]
+    if below:
+        found.append(_nearest(below, _middle(low, middle)))
+    if above:
+        found.append(_nearest(above, _middle(middle, high)))
+    return found
 
 
 def in_order(problems: Sequence[Problem]) -> list[Problem]:
