@@ -98,11 +98,16 @@ def grown(spec: DeviceSpec, tables: Sequence[Table]) -> Forest:
         early_stopping=False,
         random_state=0,
     )
-    with threadpool_limits(limits=min(4, len(os.sched_getaffinity(0)))):
+    with threadpool_limits(limits=_threads()):
         model.fit(rows, targets, sample_weight=weights)
     return Forest.of(
         FEATURES, float(np.ravel(model._baseline_prediction)[0]), [_nodes(p[0]) for p in model._predictors]
     )
+
+
+def _threads() -> int:
+    """Few, since OpenMP's threads wait for each other busily: with other work on few cores that takes minutes."""
+    return 4 if len(os.sched_getaffinity(0)) >= 8 else 1
 
 
 def _lessons(spec: DeviceSpec, table: Table) -> tuple[Any, Any, Any]:

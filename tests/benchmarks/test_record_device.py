@@ -212,8 +212,8 @@ def test_first_look_near_the_best_is_no_answer():
         (16, 7168, TileConfig(16, 32, 128, 1, 4, 2, split_k=8), False),
         (64, 7168, TileConfig(64, 32, 128, 1, 4, 3, swap_ab=True), True),
         (256, 4608, TileConfig(64, 128, 128, 1, 4, 3, split_k=4), True),
-        (256, 7168, TileConfig(64, 128, 128, 1, 4, 3, split_k=4), False),
-        (512, 512, TileConfig(64, 128, 128, 1, 4, 3, split_k=4), False),
+        (1024, 512, TileConfig(64, 128, 128, 1, 4, 3, split_k=4), True),
+        (1536, 512, TileConfig(64, 128, 128, 1, 4, 3, split_k=4), False),
     ],
 )
 def test_swap_and_split_are_tried_where_few_rows_leave_the_gpu_idle(m, n, config, kept):

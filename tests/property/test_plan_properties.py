@@ -1,12 +1,13 @@
 """What problems learn from: a fixed order in which every job stands after its sources."""
 
 import math
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blockscale.problem import GemmShape, Problem, WeightShape
-from blockscale.tuning.plan import depths, in_order, levels, sources
+from blockscale.tuning.plan import depths, in_order, levels, ranks, sources
 from blockscale.tuning.request import STOCK_BATCH_SIZES
 
 batch_sizes = st.lists(st.integers(1, 10_000), min_size=1, max_size=24, unique=True)
@@ -65,24 +66,38 @@ def test_other_weights_teach_at_the_same_batch_size_and_are_few(some_weights, si
 def test_without_teaching_across_weights_every_weight_begins_at_once(some_weights, sizes):
     jobs = jobs_of(some_weights, sizes, engines=("sglang",))
     found = sources(jobs, across_weights=False)
-    assert [jobs[i][1].shape.weight for i, above in enumerate(found) if not above] == some_weights
+    begin = [jobs[i][1].shape for i, above in enumerate(found) if not above]
+    assert list(dict.fromkeys(shape.weight for shape in begin)) == some_weights
     assert all(jobs[j][1].shape.weight == jobs[i][1].shape.weight for i, above in enumerate(found) for j in above)
 
 
 @given(batch_sizes)
-def test_each_level_halves_the_gaps(sizes):
+def test_each_level_is_spread_over_the_gaps(sizes):
     level = levels(sizes)
     assert set(level) == set(sizes)
-    assert list(level.values()).count(0) == 1
-    assert max(sizes) == min(sizes) or {level[max(sizes)], level[min(sizes)]} <= {0, 1}
-    # A gap holds at least one size, and no more than half of the levels' gaps are filled at a time.
-    assert all(list(level.values()).count(n) <= 2**n for n in set(level.values()))
+    assert level[min(sizes)] == level[max(sizes)] == 0
+    assert 1 <= list(level.values()).count(0) <= 3
+    for depth in range(1, max(level.values()) + 1):
+        known = sorted(m for m in level if level[m] < depth)
+        for low, high in pairwise(known):
+            between = [m for m in level if low < m < high]
+            now = [m for m in between if level[m] == depth]
+            assert 1 <= len(now) <= 3 if between else not now
 
 
-def test_the_stock_batch_sizes_begin_in_the_middle():
+def test_the_stock_batch_sizes_take_three_levels():
     level = levels(STOCK_BATCH_SIZES)
-    at = {n: sorted(m for m in level if level[m] == n) for n in range(3)}
-    assert at == {0: [64], 1: [1, 4096], 2: [8, 512]}
+    at = {n: sorted(m for m in level if level[m] == n) for n in set(level.values())}
+    assert at == {0: [1, 64, 4096], 1: [2, 8, 24, 128, 512, 1536], 2: [4, 16, 32, 48, 96, 256, 1024, 2048, 3072]}
+
+
+@given(weights, batch_sizes, st.booleans())
+def test_ranks_are_places_and_what_holds_up_most_goes_first(some_weights, sizes, across):
+    jobs = jobs_of(some_weights, sizes)
+    found = sources(jobs, across_weights=across)
+    rank = ranks([problem for _, problem in jobs], found)
+    assert sorted(rank) == list(range(len(jobs)))
+    assert all(rank[j] < rank[i] for i, above in enumerate(found) for j in above)
 
 
 def test_a_later_engine_learns_first_from_the_same_problem():

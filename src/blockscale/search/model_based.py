@@ -190,12 +190,17 @@ class ModelSearch:
 
     def _first_view(self, rng: random.Random) -> list[TileConfig]:
         s, problem = self._settings, self._space.problem
-        good = self._cost_model.known_good(problem)
+        good = [config for config in self._cost_model.known_good(problem) if self._can_hold(config)]
         good += [self._space.canonical(config) for known in self._known for config in known.times]
         view = legal_starts(self._space, good)
         view += self._expected_tiles() if self._cost_model.is_informed else self._most_expected()
         view += self._space.sample(rng, s.spread)
         return [config for config in view if not self._cost_model.hopeless(config)]
+
+    def _can_hold(self, config: TileConfig) -> bool:
+        """Whether the space has the axes along which a config was changed: other engines' kernels take more fields."""
+        names = {axis.name for axis in self._space.axes}
+        return ("swap_ab" in names or not config.swap_ab) and ("split_k" in names or config.split_k == 1)
 
     def _expected_tiles(self) -> list[TileConfig]:
         """The tiles and splits that the cost model expects most of, whatever recordings hold; one config of each."""

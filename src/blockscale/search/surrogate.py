@@ -41,7 +41,7 @@ class SurrogateSettings:
 
     ``error`` is how far off the cost model is on one config among others of a recorded problem; it grows by
     ``error_per_distance`` up to ``furthest`` from all that were recorded (`blockscale.costmodel.distance`), and is
-    ``blind_error`` where none corrects the clock. ``offset`` is that of a whole problem, ``noise`` that of a measurement.
+    ``blind_error`` where none corrects the clock. ``offset`` is that of a whole problem, ``noise`` of a measurement.
     ``own`` is the share of the error's variance that no other problem shares, ``problem_reach`` the distance of
     problems over which the rest stays alike. A problem whose results surprise the model more or less than these say
     widens or narrows them; ``confidence`` is how many results they weigh in that, ``taught_confidence`` where results
