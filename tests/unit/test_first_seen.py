@@ -132,10 +132,9 @@ def test_entries_that_an_interrupted_run_wrote_are_its_own(bench, share):
 
 
 def test_every_other_batch_size_is_compared_anew_too(bench):
-    first = {r.problem.shape.M: r for r in bench.tune(1, 16, 64, trials=3).results}
+    bench.tune(1, 16, 64, trials=1)  # one trial finds nothing better than the default
     bench.file.write_text(json.dumps({**bench.entries(), "16": BEST}))
-    again = {r.problem.shape.M: r for r in bench.tune(1, 16, 64, trials=3).results}
-    assert again[16].baseline_us != first[16].baseline_us, "what somebody else has put there is what would run"
-    for m in (1, 64):
-        assert again[m].baseline_us == first[m].time_us, "the entry that the first start wrote is what would run"
-        assert again[m].time_us <= first[m].time_us
+    outcomes = {r.problem.shape.M: r.outcome for r in bench.tune(1, 16, 64, trials=1).results}
+    assert outcomes == {1: Outcome.KEPT, 16: Outcome.KEPT, 64: Outcome.KEPT}
+    assert bench.entries()["16"] == BEST
+    assert len(notes(bench)) == 1
