@@ -215,7 +215,8 @@ def time_split(run: Mapping[str, Any]) -> dict[str, float]:
     """The wall time of a saved run, in order, in parts that add up to it: seconds by name."""
     part_s, time_s = run["parts_s"], run["time"]
     recorded = time_s["recorded"]  # then the GPU's seconds are none of this run's
-    gpu_s = {name: 0.0 if recorded else time_s[name] for name in ("screening_s", "finals_s", "idle_s")}
+    gpus = time_s.get("gpus", 1)  # whose seconds are summed
+    gpu_s = {name: 0.0 if recorded else time_s[name] / gpus for name in ("screening_s", "finals_s", "idle_s")}
     return {
         "interpreter and imports": part_s["starting"],
         "opening the device": part_s["opening"],

@@ -91,7 +91,7 @@ class Device(Protocol):
 
     Whatever goes wrong with a candidate (no compile, wrong numbers, a dead process) is the ``TrialStatus`` of that
     candidate's trial. An exception means that the device itself is gone: ``IncompleteRunError``, with the reason.
-    One thread uses a device.
+    One thread uses a device, but a second one may wait in ``next_done`` meanwhile.
     """
 
     @property

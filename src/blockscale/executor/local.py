@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
 
 from blockscale.errors import IncompleteRunError, InputError
 from blockscale.executor.base import DeviceClock, Done, Work
@@ -109,6 +110,7 @@ class LocalDevice:
             for lane, process in enumerate(processes)
         }
         self._at_work = 0  # started and not handed back
+        self._counting = Lock()  # one thread may start work while another waits for it
         self._first_s: float | None = None  # when work was first started
         self._closed = False
         self._start_s = time.monotonic() - began_s
@@ -149,7 +151,8 @@ class LocalDevice:
             IncompleteRunError: nothing can be compiled any more.
         """
         task = Task(work, rank, [None] * len(work.candidates))
-        self._at_work += 1
+        with self._counting:
+            self._at_work += 1
         if self._first_s is None:
             self._first_s = time.monotonic()
         for place, candidate in enumerate(work.candidates):
@@ -179,7 +182,8 @@ class LocalDevice:
         done = self._done.get()
         if isinstance(done, BaseException):
             raise done
-        self._at_work -= 1
+        with self._counting:
+            self._at_work -= 1
         return done
 
     def clock(self) -> DeviceClock:
