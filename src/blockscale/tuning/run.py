@@ -33,6 +33,9 @@ from blockscale.tuning.target import check_targets
 
 log = logging.getLogger(__name__)
 
+# Each asks for a few candidates at a time: together more than are compiled and measured while one is compiled.
+_JOBS_A_GPU = 48
+
 
 def run_tune(
     request: TuneRequest,
@@ -155,7 +158,8 @@ class _Run:
         tuner = ProblemTuner(self._request, self._device, self._observe, self._portfolio)
         informed = self._portfolio is not None and bool(self._portfolio.forests)
         learns_from = sources([(j.engine.name, j.problem) for j in self.jobs], across_weights=not informed)
-        scheduler = Scheduler(self.jobs, learns_from, tuner, self._ledger, self._observe, self._decided)
+        at_once = _JOBS_A_GPU * self._device.clock().gpus
+        scheduler = Scheduler(self.jobs, learns_from, tuner, self._ledger, self._observe, self._decided, at_once)
         # The searches' matrices are small: threads would only take cores from the compilers and wait for each other.
         with threadpool_limits(limits=1):
             scheduler.run(self._request.time_budget_s)

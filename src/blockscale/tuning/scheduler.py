@@ -73,7 +73,9 @@ class Scheduler:
         ledger: Ledger,
         observer: Observer,
         decided: Callable[[Job, Decision], None],
+        at_once: int,
     ) -> None:
+        """``at_once`` jobs are at work at a time: each holds what its search looks at, about 8 MB."""
         self._jobs = jobs
         self._learns_from = learns_from
         self._ranks = ranks([job.problem for job in jobs], learns_from)
@@ -81,6 +83,7 @@ class Scheduler:
         self._ledger = ledger
         self._observe = observer
         self._tell_decided = decided
+        self._at_once = at_once
         self._knowledge: dict[int, Knowledge] = {}  # of the jobs that are screened
         self._undecided = set(range(len(jobs)))
         self._before = [[i for i in range(index) if jobs[i].problem == job.problem] for index, job in enumerate(jobs)]
@@ -112,8 +115,11 @@ class Scheduler:
                 self._take(self._ledger.next_done())
 
     def _begin_what_may(self, waiting: dict[int, Allowance]) -> None:
-        for index in [i for i in waiting if self._may_begin(i)]:
-            self._begin(index, waiting.pop(index))
+        for index in sorted(waiting, key=self._ranks.__getitem__):
+            if len(self._at_work) >= self._at_once:
+                return
+            if self._may_begin(index):
+                self._begin(index, waiting.pop(index))
 
     def _may_begin(self, index: int) -> bool:
         screened = all(i in self._knowledge for i in self._learns_from[index])
