@@ -79,12 +79,13 @@ class ModelSearch:
         self._waiting: set[TileConfig] = set()
         self._known = _trimmed(knowledge, self._settings)
         surrogate = self._settings.surrogate
+        near = (distance(space.problem, known.problem) <= self._settings.teaches_within for known in self._known)
+        self._taught = any(near)
         error = surrogate.blind_error
         if cost_model.is_informed:
             beyond = min(cost_model.beyond_recorded(space.problem), surrogate.furthest)
-            error = surrogate.error + surrogate.error_per_distance * beyond
-        near = (distance(space.problem, known.problem) <= self._settings.teaches_within for known in self._known)
-        self._taught = any(near)
+            error = surrogate.taught_error if self._taught else surrogate.error
+            error += surrogate.error_per_distance * beyond
         confidence = surrogate.taught_confidence if self._taught else surrogate.confidence
         self._surrogate = Surrogate(self._likeness(), error, confidence, surrogate)
         self._taught_by = [self._observed(i, known.problem, known.times) for i, known in enumerate(self._known, 1)]

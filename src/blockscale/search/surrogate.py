@@ -39,7 +39,8 @@ _OTHER_REACH = 2.0  # of axes that no recording has
 class SurrogateSettings:
     """Standard deviations are of natural logarithms of times: 0.3 is about 30%.
 
-    ``error`` is how far off the cost model is on one config among others of a recorded problem; it grows by
+    ``error`` is how far off the cost model is on one config among others of a recorded problem (``taught_error`` where
+    results of alike problems correct it too); it grows by
     ``error_per_distance`` up to ``furthest`` from all that were recorded (`blockscale.costmodel.distance`), and is
     ``blind_error`` where none corrects the clock. ``offset`` is that of a whole problem, ``noise`` of a measurement.
     ``own`` is the share of the error's variance that no other problem shares, ``problem_reach`` the distance of
@@ -48,7 +49,8 @@ class SurrogateSettings:
     of alike problems have narrowed them already.
     """
 
-    error: float = 0.1
+    error: float = 0.13
+    taught_error: float = 0.08
     error_per_distance: float = 0.1
     furthest: float = 2.0
     blind_error: float = 0.4
