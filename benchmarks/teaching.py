@@ -117,10 +117,12 @@ def _lessons(spec: DeviceSpec, table: Table) -> tuple[Any, Any, Any]:
     behind = logs - logs.min()
     arrays = ConfigArrays.of(configs, table.problem.quant, spec)
     kept = behind <= math.log(LEARNT_WITHIN)
-    errors = logs - np.log(analytic_us(table.problem, arrays, spec))
+    clock_us = analytic_us(table.problem, arrays, spec)
+    errors = logs - np.log(clock_us)
     weights = np.exp(-WEIGHT_OF_SLOWNESS * behind[kept])
     weights *= WEIGHT_OF_PROBLEM / weights.sum()
-    return features(table.problem, arrays, spec)[kept], (errors - np.median(errors[kept]))[kept], weights
+    rows = features(table.problem, arrays, spec, clock_us)
+    return rows[kept], (errors - np.median(errors[kept]))[kept], weights
 
 
 def _nodes(tree: Any) -> list[list[float]]:

@@ -173,7 +173,8 @@ def test_features_are_one_row_a_config_and_finite_whatever_the_sizes() -> None:
     for shape in (GemmShape(1, 2112, 7168), GemmShape(4096, 24576, 1536), GemmShape(7, 96, 130)):
         problem = Problem(shape)
         configs = list(build_space(problem, H200, hopper=True))[::100]
-        rows = features(problem, ConfigArrays.of(configs, problem.quant, H200), H200)
+        arrays = ConfigArrays.of(configs, problem.quant, H200)
+        rows = features(problem, arrays, H200, analytic_us(problem, arrays, H200))
         assert rows.shape == (len(configs), len(FEATURES))
         assert np.isfinite(rows).all()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from blockscale.costmodel.analytic import Array, ConfigArrays, Launches, analytic_us
+from blockscale.costmodel.analytic import Array, ConfigArrays, Launches
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import Problem
 
@@ -40,8 +40,8 @@ FEATURES = (
 )
 
 
-def features(problem: Problem, configs: ConfigArrays, spec: DeviceSpec) -> Array:
-    """The columns named in ``FEATURES`` of each config, of shape [configs, features].
+def features(problem: Problem, configs: ConfigArrays, spec: DeviceSpec, clock_us: Array) -> Array:
+    """The columns named in ``FEATURES`` of each config, of shape [configs, features]; ``clock_us`` is `analytic_us`.
 
     ``last_round`` and ``last_wave`` say how much longer the units are at work than if the blocks filled the last round
     of one a unit, or of as many as fit on it; ``over_memory`` is the clock's time over that of the bytes alone.
@@ -78,6 +78,6 @@ def features(problem: Problem, configs: ConfigArrays, spec: DeviceSpec) -> Array
         np.log2(shape.M) * whole,
         np.log2(shape.N) * whole,
         np.log2(shape.K) * whole,
-        np.log(analytic_us(problem, configs, spec) / bytes_us),
+        np.log(clock_us / bytes_us),
     )
     return np.stack(columns, axis=1)

@@ -59,9 +59,10 @@ class CostModel:
 
     def _expect(self, problem: Problem, configs: Sequence[TileConfig]) -> Array:
         arrays = ConfigArrays.of(configs, problem.quant, self._spec)
-        expected = np.log(analytic_us(problem, arrays, self._spec))
+        clock_us = analytic_us(problem, arrays, self._spec)
+        expected: Array = np.log(clock_us)
         if self._forest is not None:
-            expected += self._forest.predict(features(problem, arrays, self._spec))
+            expected += self._forest.predict(features(problem, arrays, self._spec, clock_us))
         return expected
 
     def beyond_recorded(self, problem: Problem) -> float:
