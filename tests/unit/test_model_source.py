@@ -70,7 +70,7 @@ def test_the_hub_is_asked_for_the_config_alone(tmp_path: Path, monkeypatch: pyte
     path.write_text(json.dumps(CONFIG))
     asked = []
 
-    def download(repo_id: str, filename: str) -> str:
+    def download(repo_id: str, filename: str, **_: object) -> str:
         asked.append((repo_id, filename))
         return str(path)
 
@@ -82,7 +82,7 @@ def test_the_hub_is_asked_for_the_config_alone(tmp_path: Path, monkeypatch: pyte
 
 
 def test_an_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(repo_id: str, filename: str) -> str:
+    def download(repo_id: str, filename: str, **_: object) -> str:
         raise RuntimeError("401 Client Error\nand a page of details")
 
     hub = types.ModuleType("huggingface_hub")

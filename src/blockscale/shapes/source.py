@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from blockscale.errors import InputError
 from blockscale.paths import PathKind, at_home, kind_at
 from blockscale.shapes import deepseek_v3
+from blockscale.shapes.safetensors import StoredTensor
 
 PRESETS: dict[str, dict[str, Any]] = {"deepseek-v3": deepseek_v3.PRESET}
 
@@ -18,7 +21,27 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _WAY_OUT = "give a folder with config.json, a .json file, a hub id like org/name, or the preset deepseek-v3"
 
 
-def load_model_config(model: str) -> tuple[str, dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model's name for people, its config, and what its checkpoint stores, None where nobody asked or looked."""
+
+    name: str
+    config: Mapping[str, Any]
+    tensors: Mapping[str, StoredTensor] | None = None
+
+
+def load_model(model: str, *, revision: str | None = None, token: str | None = None) -> Model:
+    """The model at a folder, a ``.json`` file, or a hub id like org/name, or the preset of that name.
+
+    Raises:
+        InputError: as ``load_model_config``.
+    """
+    return Model(*load_model_config(model, revision=revision, token=token))
+
+
+def load_model_config(
+    model: str, *, revision: str | None = None, token: str | None = None
+) -> tuple[str, dict[str, Any]]:
     """The model's name for people, and its config.
 
     Raises:
@@ -39,7 +62,7 @@ def load_model_config(model: str) -> tuple[str, dict[str, Any]]:
         raise InputError(f"{model} does not exist: {_WAY_OUT}.")
     if not _HUB_ID.fullmatch(model):
         raise InputError(f"model {model!r} is neither a path nor a hub id: {_WAY_OUT}.")
-    return model, _read(_from_hub(model))
+    return model, _read(_from_hub(model, revision, token))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -56,7 +79,7 @@ def _read(path: Path) -> dict[str, Any]:
     return value
 
 
-def _from_hub(model: str) -> Path:
+def _from_hub(model: str, revision: str | None, token: str | None) -> Path:
     try:
         from huggingface_hub import hf_hub_download
     except ImportError as error:
@@ -66,7 +89,7 @@ def _from_hub(model: str) -> Path:
         ) from error
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # it logs each retry; one message follows here
     try:
-        return Path(hf_hub_download(repo_id=model, filename="config.json"))
+        return Path(hf_hub_download(repo_id=model, filename="config.json", revision=revision, token=token))
     except Exception as error:  # the hub client raises many kinds, those of its HTTP library among them
         first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise InputError(
