@@ -7,6 +7,7 @@ token that it finds where none is given. A file that is cached serves when the n
 from __future__ import annotations
 
 import logging
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ class HubRepository:
         except Exception as error:  # as above
             if "NotASafetensorsRepoError" in _kinds(error):
                 raise NoTensorsError(f"{self.id} has no safetensors checkpoint") from error
-            raise InputError(self._refusal(error, "the headers of the checkpoint")) from error
+            raise InputError(self._refusal(error, "the checkpoint's headers")) from error
         tensors = (each for file in found.files_metadata.values() for each in file.tensors.items())
         return {name: StoredTensor(str(info.dtype), tuple(info.shape)) for name, info in tensors}
 
@@ -77,7 +78,7 @@ class HubRepository:
             return f"{self.id} has no revision {self.revision!r}: give one of its branches, tags or commits."
         if "LocalEntryNotFoundError" in kinds or "OfflineModeIsEnabled" in kinds:
             why = _unreachable(error)
-            return f"{what} of {self.id} is not in the hub's cache, and {why}: fetch it once, or {_LOCAL}."
+            return f"the hub's cache lacks {what} of {self.id}, and {why}: fetch it once, or {_LOCAL}."
         if "EntryNotFoundError" in kinds:
             return (
                 f"{self.id} has no {what}, so the sizes of its layers cannot be told (a repository of GGUF files or of "
@@ -90,11 +91,14 @@ class HubRepository:
 def _client() -> Any:
     try:
         import huggingface_hub
+        from huggingface_hub.utils import disable_progress_bars
     except ImportError as error:
         raise InputError(
             'reading a model from the hub needs an extra: pip install "blockscale[hub]", or give a local config.json.'
         ) from error
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # it logs each retry; one message follows here
+    with warnings.catch_warnings(action="ignore"):  # it says so where the environment asks for its progress bars
+        disable_progress_bars()
     return huggingface_hub
 
 
