@@ -12,6 +12,38 @@ from blockscale.shapes import deepseek_v3, dense, qwen3_moe
 from blockscale.shapes.fields import WAY_OUT, Fields
 from blockscale.shapes.quantization import read_quantization
 from blockscale.shapes.rules import Family, Layer, tp_sizes_that_work
+from blockscale.shapes.source import Model
+
+
+class EngineVersion(Protocol):
+    """One version of one engine, as far as listing layers needs it; ``blockscale.engines.Engine`` is one."""
+
+    @property
+    def name(self) -> str:
+        """``sglang`` or ``vllm``."""
+
+    def since(self, version: str | None) -> bool:
+        """Whether it is ``version`` or newer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """How a model is spread over GPUs.
+
+    ``tp_size`` GPUs share each layer; ``ep_size`` of them share out the routed experts whole; with ``dp_attention``
+    each GPU holds the attention of all heads and serves its own requests (SGLang's ``--enable-dp-attention``).
+    """
+
+    tp_size: int
+    ep_size: int = 1
+    dp_attention: bool = False
+
+    def __post_init__(self) -> None:
+        for what, size, option in (("tensor", self.tp_size, "--tp-size"), ("expert", self.ep_size, "--ep-size")):
+            if type(size) is not int or size < 1:
+                raise InputError(
+                    f"{what}-parallel size {size!r} is no whole number of at least 1: give one with {option}."
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +55,7 @@ class LayerShape:
     K: int
     split: str
     count: int
+    note: str = ""
 
     @property
     def weight(self) -> WeightShape:
@@ -45,14 +78,23 @@ class RefusedLayer:
 
 @dataclass(frozen=True, slots=True)
 class ModelShapes:
-    """All block-scaled GEMMs of a model on one of ``tp_size`` GPUs, in the order of the forward pass."""
+    """All block-scaled GEMMs of a model on one of its GPUs, in the order of the forward pass.
+
+    ``unverified`` says why the rules behind it could not be checked against an engine's source; None: they were.
+    """
 
     name: str
-    tp_size: int
+    parallelism: Parallelism
     quant: QuantScheme
     shapes: tuple[LayerShape, ...]
     refused: tuple[RefusedLayer, ...]
     notes: tuple[str, ...] = ()
+    unverified: str | None = None
+
+    @property
+    def tp_size(self) -> int:
+        """GPUs that share each layer."""
+        return self.parallelism.tp_size
 
     @property
     def weights(self) -> tuple[WeightShape, ...]:
@@ -78,19 +120,28 @@ def known_architectures() -> tuple[str, ...]:
 
 
 def layer_shapes(
-    model_config: Mapping[str, Any], tp_size: int, engine: str | None = None, name: str | None = None
+    model: Model | Mapping[str, Any],
+    parallelism: Parallelism | int,
+    engine: EngineVersion | str | None = None,
+    name: str | None = None,
+    *,
+    assume_block_quantised: bool = False,
+    shared_experts_in_moe: bool = False,
 ) -> ModelShapes:
-    """The shapes of a model's layers on one of ``tp_size`` GPUs; ``engine`` settles names that engines disagree on.
+    """The shapes of a model's layers on one of its GPUs; ``engine`` settles what engines and versions differ in.
 
     Raises:
-        InputError: ``tp_size`` is no positive integer, the architecture is unknown, the model is not quantised in
-            blocks, or the config lacks a field.
+        InputError: the architecture is unknown, the model is not quantised in blocks, or the config lacks a field.
     """
-    if type(tp_size) is not int or tp_size < 1:
-        raise InputError(f"tensor-parallel size {tp_size!r} is no whole number of at least 1: give one with --tp-size.")
+    if not isinstance(parallelism, Parallelism):
+        parallelism = Parallelism(parallelism)
+    if not isinstance(model, Model):
+        model = Model(name or "", model)
+    tp_size, model_config = parallelism.tp_size, model.config
+    engine_name = engine if engine is None or isinstance(engine, str) else engine.name
     module, architecture = _module_for(model_config)
     quant, assumed = read_quantization(model_config)
-    family = module.family(Fields(model_config), engine)
+    family = module.family(Fields(model_config), engine_name)
     shapes: list[LayerShape] = []
     refused: list[RefusedLayer] = []
     for layer in family.layers:
@@ -100,7 +151,7 @@ def layer_shapes(
         else:
             refused.append(RefusedLayer(layer.name, reason, tuple(tp_sizes_that_work(layer, family.heads, quant))))
     return ModelShapes(
-        name or architecture, tp_size, quant, tuple(shapes), tuple(refused), notes=(*assumed, *family.notes)
+        model.name or architecture, parallelism, quant, tuple(shapes), tuple(refused), notes=(*assumed, *family.notes)
     )
 
 
