@@ -114,3 +114,164 @@ def test_a_checkpoint_shows_what_the_rules_of_its_family_say(name: str, tp_size:
     read = listing(Model(name, config, tensors), tp_size)
     known = layer_shapes(config, tp_size)
     assert sorted(read.values()) == sorted((s.N, s.K, s.split, s.count) for s in known.shapes)
+
+
+def test_layers_that_differ_within_a_model_are_told_apart() -> None:
+    modules = {}
+    for index, (kv_heads, value) in enumerate([(4, 512), (8, 1024), (8, 1024)]):
+        attention = f"model.layers.{index}.self_attn"
+        modules |= {
+            f"{attention}.q_proj": (12288, 4096),
+            f"{attention}.k_proj": (192 * kv_heads, 4096),
+            f"{attention}.v_proj": (value, 4096),
+        }
+    assert listing(model(quantised(modules), num_attention_heads=64, num_key_value_heads=4)) == {
+        "self_attn.qkv_proj (as in layer 0)": (13568, 4096, "N", 1),
+        "self_attn.qkv_proj (as in layer 1)": (14848, 4096, "N", 2),
+    }
+
+
+# --- what is quantised, and what is not -----------------------------------------------------------------------------
+
+
+ATTENTION = {f"model.layers.{i}.self_attn.{n}_proj": (512, 512) for i in range(2) for n in "qkvo"}
+
+
+@pytest.mark.parametrize("scale", ["weight_scale_inv", "weight_scale", "scale"])
+def test_every_spelling_of_a_scale_is_known(scale: str) -> None:
+    read = listing(model(quantised(ATTENTION, scale)))
+    assert read == {"self_attn.qkv_proj": (1536, 512, "N", 2), "self_attn.o_proj": (512, 512, "K", 2)}
+
+
+def test_what_has_no_block_scale_is_not_listed() -> None:
+    tensors = quantised(ATTENTION) | plain({"model.layers.0.mlp.gate": (64, 512), "lm_head": (1024, 512)})
+    assert set(listing(model(tensors))) == {"self_attn.qkv_proj", "self_attn.o_proj"}
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (512, 1), (1, 1)])
+def test_scales_a_tensor_or_a_row_are_not_of_blocks(shape: tuple[int, ...]) -> None:
+    tensors = quantised(ATTENTION) | {
+        "model.layers.0.mlp.down_proj.weight": weight(512, 512),
+        "model.layers.0.mlp.down_proj.weight_scale": StoredTensor("F32", shape),
+    }
+    read = model(tensors)
+    assert "mlp.down_proj" not in listing(read)
+    assert any("otherwise than in blocks" in note and "down_proj" in note for note in family(read, FP8).notes)
+
+
+def test_int8_weights_are_of_an_int8_scheme_alone() -> None:
+    tensors = {
+        name: StoredTensor("I8", tensor.shape) if name.endswith("weight") else tensor
+        for name, tensor in quantised(ATTENTION).items()
+    }
+    int8 = QuantScheme(QuantFormat.INT8)
+    assert set(listing(model(tensors), 1, int8)) == {"self_attn.qkv_proj", "self_attn.o_proj"}
+    with pytest.raises(InputError, match=r"no weight of a linear layer in fp8 blocks of 128×128.*--N and --K"):
+        family(model(tensors), FP8)
+
+
+def test_scales_of_other_blocks_than_declared_are_one_message() -> None:
+    with pytest.raises(InputError, match=r"512×512 with scales 4×4, but blocks of 64×64.*take 8×8.*disagree"):
+        family(model(quantised(ATTENTION)), QuantScheme(QuantFormat.FP8, 64, 64))
+
+
+def test_routed_experts_mtp_layers_and_what_runs_otherwise_are_left_out_with_notes() -> None:
+    left_out = {
+        "model.layers.1.mlp.experts.7.up_proj": (512, 512),
+        "model.layers.2.self_attn.o_proj": (512, 512),
+        "mtp.layers.0.self_attn.o_proj": (512, 512),
+        "model.layers.1.self_attn.indexer.wk": (128, 512),
+        "model.layers.1.self_attn.wo_a": (512, 512),
+    }
+    read = model(quantised(ATTENTION | left_out), num_hidden_layers=2)
+    assert set(listing(read)) == {"self_attn.qkv_proj", "self_attn.o_proj"}
+    for part in ("MoE kernel", "MTP", "wk is stored in blocks", "wo_a is stored in blocks"):
+        assert sum(part in note for note in family(read, FP8).notes) == 1
+
+
+def test_an_unquantised_checkpoint_is_read_as_quantising_while_loading_has_it() -> None:
+    around = {
+        "model.embed_tokens": (1024, 512),
+        "lm_head": (1024, 512),
+        "model.layers.0.mlp.gate": (64, 512),
+        "model.visual.blocks.0.attn.qkv": (512, 512),
+        "model.layers.0.mlp.experts.3.w1": (512, 512),
+    }
+    tensors = plain(ATTENTION | around)
+    assert set(listing(model(tensors, quantization_config=None))) == {"self_attn.qkv_proj", "self_attn.o_proj"}
+    with pytest.raises(InputError, match="stores no weight"):
+        family(model(tensors), FP8)
+
+
+# --- how it is fused and cut ----------------------------------------------------------------------------------------
+
+
+FUSED = {
+    "DeepSeek-V4": (
+        {"attn.wq_a": (1024, 4096), "attn.wkv": (512, 4096), "attn.wo_b": (4096, 8192)},
+        {"attn.fused_wqa_wkv": (1536, 4096, "replicated"), "attn.wo_b": (4096, 8192, "K")},
+    ),
+    "indexer": ({"self_attn.indexer.wq_b": (8192, 1536)}, {"self_attn.indexer.wq_b": (8192, 1536, "replicated")}),
+    "Meta": (
+        {"feed_forward.w1": (512, 256), "feed_forward.w3": (512, 256), "feed_forward.w2": (256, 512)},
+        {"feed_forward.w13": (1024, 256, "N"), "feed_forward.w2": (256, 512, "K")},
+    ),
+    "stacked already": (
+        {"attn.qkv_proj": (1536, 512), "mlp.gate_up_proj": (2048, 512)},
+        {"attn.qkv_proj": (1536, 512, "N"), "mlp.gate_up_proj": (2048, 512, "N")},
+    ),
+    "gated delta net": (
+        {"linear_attn.in_proj_qkv": (1024, 256), "linear_attn.in_proj_z": (512, 256)},
+        {"linear_attn.in_proj_qkvz": (1536, 256, "N")},
+    ),
+    "one of three, the others nowhere": ({"self_attn.q_proj": (512, 256)}, {"self_attn.q_proj": (512, 256, "N")}),
+    "two attentions a layer": (
+        {"self_attn.0.o_proj": (512, 256), "self_attn.1.o_proj": (512, 256)},
+        {"self_attn.o_proj": (512, 256, "K")},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_names_tell_what_is_fused_and_cut(name: str) -> None:
+    modules, expected = FUSED[name]
+    read = listing(model(quantised({f"layers.0.{module}": size for module, size in modules.items()})))
+    assert {layer: size for layer, (*size, _) in read.items()} == {
+        layer: list(size) for layer, size in expected.items()
+    }
+
+
+def test_stacked_heads_are_cut_as_heads() -> None:
+    stacked = quantised({"layers.0.attn.qkv_proj": ((32 + 2 * 8) * 128, 4096)})
+    read = model(stacked, num_attention_heads=32, num_key_value_heads=8)
+    assert [listing(read, tp)["attn.qkv_proj"][0] for tp in (1, 8, 16)] == [6144, 768, 512]
+
+
+def test_a_fused_layer_that_is_partly_in_blocks_is_left_out() -> None:
+    tensors = quantised(ATTENTION)
+    del tensors["model.layers.1.self_attn.k_proj.weight_scale_inv"]
+    tensors["model.layers.1.self_attn.k_proj.weight"] = StoredTensor("BF16", (512, 512))
+    read = model(tensors)
+    assert listing(read)["self_attn.qkv_proj"] == (1536, 512, "N", 1)
+    assert any("q_proj, v_proj is in blocks and k_proj is not" in note for note in family(read, FP8).notes)
+
+
+def test_a_name_that_does_not_tell_the_split_is_listed_whole_with_a_note() -> None:
+    read = model(quantised({"layers.0.mixer.blend": (512, 256)}))
+    assert listing(read, 4) == {"mixer.blend": (512, 256, "replicated", 1)}
+    assert any("mixer.blend" in note and "held whole" in note for note in family(read, FP8).notes)
+
+
+def test_heads_of_a_nested_config_are_the_language_models() -> None:
+    nested = {"text_config": {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}}
+    read = family(model(quantised(ATTENTION), **nested), FP8)
+    assert read.heads == 4
+
+
+# --- where there is nothing to read ---------------------------------------------------------------------------------
+
+
+def test_without_a_checkpoint_the_way_out_is_named() -> None:
+    bare = Model("bare", {"architectures": ["NewForCausalLM"]})
+    with pytest.raises(InputError, match=r"NewForCausalLM is not known.*bare is a config alone.*--N and --K"):
+        family(bare, FP8)

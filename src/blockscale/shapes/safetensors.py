@@ -134,7 +134,7 @@ def _shards_of(index: Path) -> tuple[str, ...]:
     if not isinstance(shards, dict) or not shards:
         raise _broken(index, "it has no weight_map from tensors to shards")
     names = tuple(dict.fromkeys(map(str, shards.values())))
-    outside = next((name for name in names if Path(name).name != name or "\0" in name), None)
+    outside = next((name for name in names if not (name and name.isprintable() and Path(name).name == name)), None)
     if outside is not None:
         raise _broken(index, f"{outside!r} is no file beside it")
     return names
