@@ -153,6 +153,9 @@ class _Listening:
             self.times[config] = time_us
         self._strategy.tell(config, time_us)
 
+    def doubted(self) -> Mapping[TileConfig, float]:
+        return self._strategy.doubted()
+
 
 def random_search(table: Table, spec: DeviceSpec, trials: int, seed: int) -> Outcome:
     """The evenly spread sample."""

@@ -13,7 +13,7 @@ import pytest
 from blockscale.costmodel import ConfigArrays, CostModel, analytic_us, embedded_portfolio
 from blockscale.errors import InputError
 from blockscale.hardware import H200
-from blockscale.problem import GemmShape, Problem, TileConfig
+from blockscale.problem import GemmShape, Kernel, Problem, TileConfig
 from blockscale.search import DEFAULT_TRIALS, Knowledge, StrategyName, make_strategy
 from blockscale.space import Clause, Space, build_space, shared_memory_bytes
 
@@ -140,6 +140,33 @@ def test_the_default_search_finds_what_nothing_expected(favourite: TileConfig, i
     assert clock(expected) > 1.08 * fastest_us, "what was expected would not do"
     # What was learnt from recordings is trusted more than the clock alone, so one that misleads costs more.
     assert clock(best(run("auto", space, clock, cost_model=model))) <= (1.12 if informed else 1.05) * fastest_us
+
+
+@pytest.mark.parametrize("shape", [(64, 2112, 7168), (512, 2112, 7168), (4096, 4608, 7168)])
+def test_a_slow_reading_that_others_make_unlikely_is_doubted(shape: tuple[int, int, int], recorded) -> None:
+    table = recorded(Problem(GemmShape(*shape)))
+    cost_model = CostModel(H200, embedded_portfolio(), Kernel.FP8_HOPPER)
+    found = run("auto", table.space(), table.times.get, cost_model=cost_model)
+    best = min(found, key=table.times.__getitem__)
+    strategy = make_strategy("auto", table.space(), [DEFAULT], None, 0, (), cost_model)
+    times = {}
+    while batch := strategy.ask(16):
+        for config in batch:
+            times[config] = table.times[config] * (1.15 if config == best else 1.0)
+            strategy.tell(config, times[config])
+    doubted = strategy.doubted()
+    assert doubted[best] == pytest.approx(table.times[best], rel=0.04)
+    assert doubted.keys() <= times.keys()
+    assert all(expected_us < times[config] for config, expected_us in doubted.items())
+    assert len(doubted) < len(times) / 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_search_without_results_doubts_none(name: StrategyName, space: Space) -> None:
+    strategy = make_strategy(name, space, [DEFAULT], 3, 0)
+    for config in strategy.ask(16):
+        strategy.tell(config, None)
+    assert not strategy.doubted()
 
 
 def test_the_default_search_asks_no_more_than_its_published_bound() -> None:

@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from blockscale.problem import Candidate, GemmShape, Kernel, Phase, Problem, TileConfig, Trial, TrialStatus
 from blockscale.selection import Outcome, SelectionRules, finalists, levelled, select, standard_error_us
@@ -82,6 +84,27 @@ def test_what_cannot_be_the_fastest_whatever_the_noise_is_no_finalist():
 
 def test_a_baseline_far_ahead_meets_no_finalist_that_could_not_beat_it():
     assert finalists([*screened_at(33.0, 34.0), final(DEFAULT, 9.0)], [DEFAULT], SelectionRules()) == [DEFAULT]
+
+
+def test_a_slow_time_that_its_like_make_unlikely_is_looked_at_again():
+    first, near, far, other, failed = screened_at(10.0, 12.0, 12.0, 12.0, 12.0)
+    failed = final(failed.candidate, status=TrialStatus.TIMEOUT)
+    expected_us = {near.candidate: 10.2, far.candidate: 11.0, other.candidate: 10.1, failed.candidate: 9.0}
+    got = finalists([first, near, far, other, failed, final(DEFAULT, 33.0)], [DEFAULT], SelectionRules(), expected_us)
+    assert got == [DEFAULT, first.candidate, other.candidate, near.candidate]
+
+
+@given(st.lists(st.tuples(st.floats(10, 11), st.floats(9, 12)), min_size=1, max_size=8))
+def test_doubts_add_a_few_finalists_and_take_none_away(times):
+    screened = screened_at(*(us for us, _ in times))
+    expected_us = {trial.candidate: expected for trial, (_, expected) in zip(screened, times, strict=True)}
+    rules = SelectionRules(finalists=3)
+    certain = finalists(screened, [DEFAULT], rules)
+    assert finalists(screened, [DEFAULT], rules, expected_us)[: len(certain)] == certain
+    added = finalists(screened, [DEFAULT], rules, expected_us)[len(certain) :]
+    limit_us = (1 + rules.contention) * min(us for us, _ in times)
+    assert len(added) <= rules.doubted
+    assert all(expected_us[c] <= limit_us for c in added)
 
 
 def test_standard_error_of_one_two_and_many_samples():

@@ -109,6 +109,27 @@ def test_results_that_surprise_the_model_widen_what_it_holds_possible() -> None:
     assert (wild.variance > calm.variance).all()
 
 
+@pytest.mark.parametrize("index", range(5))
+def test_what_others_say_of_a_result_is_what_is_predicted_without_it(index: int) -> None:
+    others = [i for i in range(5) if i != index]
+    beside = observed([2, 0], problem=1)
+
+    def with_known(own: Observations) -> Observations:
+        return Observations(*(np.concatenate(pair) for pair in zip(*map(_columns, (beside, own)), strict=True)))
+
+    above, deviation = surrogate_of(0.7).left_out(with_known(observed([*others, index])))
+    prediction = surrogate_of(0.7).predict(with_known(observed(others)), PLACES[[index]])
+    assert len(above) == len(deviation) == 5, "only the problem searched is asked about"
+    assert above[-1] == pytest.approx(ERRORS[index] - prediction.mean[0])
+    alone = prediction.variance[0] / prediction.surprise + SETTINGS.noise**2
+    surprise = surrogate_of(0.7).predict(with_known(observed([*others, index])), PLACES).surprise
+    assert deviation[-1] == pytest.approx(math.sqrt(alone * surprise))
+
+
+def _columns(each: Observations) -> tuple[np.ndarray, ...]:
+    return each.places, each.errors, each.problems
+
+
 def test_places_are_steps_along_the_axes_in_units_of_their_reach() -> None:
     lengths = replace(SETTINGS, axis_reach={axis.name: 1.0 for axis in AXES})
     by_name = [axis.name for axis in AXES]

@@ -79,6 +79,16 @@ def test_a_run_writes_one_verified_entry_a_batch_size_and_beats_the_default(benc
     assert next(r for r in summary.results if r.problem.shape.M == 16).time_us < 10
 
 
+@pytest.mark.parametrize("batch_size", [4, 8, 16, 256])
+def test_a_winner_that_was_screened_while_the_clock_was_low_wins_all_the_same(bench, batch_size):
+    (undisturbed,) = bench.tune(batch_size).results
+    best = Candidate(Kernel.FP8_HOPPER, TileConfig.from_entry(undisturbed.entry))
+    disturbed = {Candidate(kernel, best.config): Fault.SLOW_SCREEN for kernel in Kernel}
+    device = FaultyDevice(bench.device, FaultPlan(on_candidate=disturbed))
+    (result,) = bench.tune(batch_size, device=device, store="disturbed.db").results
+    assert result.time_us <= 1.001 * undisturbed.time_us
+
+
 def test_the_same_run_again_measures_nothing_and_changes_no_byte(bench):
     first = bench.tune(1, 16)
     before = bench.file.read_bytes()

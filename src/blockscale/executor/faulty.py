@@ -26,6 +26,7 @@ class Fault(StrEnum):
     OUT_OF_RESOURCES = "out_of_resources"
     WRONG_IN_FINALS = "wrong_in_finals"  # a race: right while screening, wrong on fresh inputs
     NOISE = "noise"  # every sample is off by up to a half
+    SLOW_SCREEN = "slow_screen"  # a clock that fell just then: all samples of the screening are a sixth too long
     OUTLIER = "outlier"  # one sample is ten times too long
     DEVICE_LOST = "device_lost"  # the device is gone for good
     KILL = "kill"  # the whole process is killed, without any chance to tidy up
@@ -184,7 +185,9 @@ class FaultyDevice:
             return _failed(trial, TrialStatus.WRONG_RESULT, "0.1% of the outputs are off", trial.elapsed_s)
         generator = self._plan.random_for(trial.problem, trial.candidate, trial.phase)
         samples = list(trial.samples_us)
-        if fault is Fault.NOISE:
+        if fault is Fault.SLOW_SCREEN:
+            samples = [sample * (7 / 6 if trial.phase is Phase.SCREEN else 1) for sample in samples]
+        elif fault is Fault.NOISE:
             samples = [sample * generator.uniform(0.5, 1.5) for sample in samples]
         elif samples:
             samples[generator.randrange(len(samples))] *= 10

@@ -35,6 +35,10 @@ class Strategy(Protocol):
         """What an asked config took in µs; None where it failed or could not be tried."""
         ...
 
+    def doubted(self) -> Mapping[TileConfig, float]:
+        """Configs that took longer than all other results make likely, with the time in µs that those expect."""
+        ...
+
 
 class FixedOrder:
     """Asks for configs in an order that no outcome changes, without repeats, up to a number of trials."""
@@ -48,6 +52,10 @@ class FixedOrder:
 
     def tell(self, config: TileConfig, time_us: float | None) -> None:
         """Outcomes change nothing here."""
+
+    def doubted(self) -> Mapping[TileConfig, float]:
+        """None: nothing is expected here."""
+        return {}
 
 
 def legal_starts(space: Space, starts: Iterable[TileConfig]) -> list[TileConfig]:

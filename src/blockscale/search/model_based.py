@@ -46,6 +46,7 @@ class ModelSearchSettings:
     spread: int = 16  # configs in view at random, against a wrong model
     known_problems: int = 6
     known_configs: int = 24  # of each known problem, the fastest
+    doubt: float = 0.6  # standard deviations above what all others say: then a time is doubted
     teaches_within: float = 4.0  # distance of a known problem that lets the search be brief: a factor of 16 in M
     surrogate: SurrogateSettings = field(default_factory=SurrogateSettings)
 
@@ -115,6 +116,18 @@ class ModelSearch:
         self._waiting.discard(config)
         if time_us is not None:
             self._times[config] = time_us
+
+    def doubted(self) -> Mapping[TileConfig, float]:
+        """Configs that came out slower than all other results make likely, with the µs that those expect.
+
+        Rounded, so that the last bits of another machine's arithmetic do not decide what is re-timed.
+        """
+        if not self._times:
+            return {}
+        above, deviation = self._surrogate.left_out(self._observations())
+        doubted = np.round(above - self._settings.doubt * deviation, 9) > 0
+        expected_us = np.round(np.exp(self._logs(self._times) - above), 9)
+        return {c: float(us) for c, us, far in zip(self._times, expected_us, doubted, strict=True) if far}
 
     def _enqueue(self, configs: Iterable[TileConfig]) -> None:
         for config in configs:
@@ -237,12 +250,16 @@ class ModelSearch:
         )
 
     def _observed(self, index: int, problem: Problem, times: Mapping[TileConfig, float]) -> Observations:
-        """The results of one problem; far slower ones count as just slow."""
+        """The results of one problem."""
         configs = list(times)
-        logs = np.log([times[config] for config in configs])
-        logs = np.minimum(logs, logs.min(initial=math.inf) + self._settings.slow)
-        errors = logs - self._cost_model.expected_log_us(problem, configs)
+        errors = self._logs(times) - self._cost_model.expected_log_us(problem, configs)
         return Observations(self._places(configs), errors, np.full(len(configs), index))
+
+    def _logs(self, times: Mapping[TileConfig, float]) -> Array:
+        """Logarithms of times; far slower ones than the best count as just slow."""
+        logs: Array = np.log(np.fromiter(times.values(), dtype=np.float64))
+        slowest = logs.min(initial=math.inf) + self._settings.slow
+        return logs.clip(max=slowest)
 
     def _describe(self, configs: Sequence[TileConfig]) -> tuple[Array, Array]:
         """Places of configs, and what the cost model expects of them."""

@@ -136,19 +136,41 @@ class Surrogate:
         if n == 0:
             return Prediction(places, np.zeros(len(places)), variance, np.zeros((0, len(places))), self)
         tasks = observed.problems
-        same = tasks[:, None] == tasks[None, :]
-        between = self._error**2 * _nearness(observed.places, observed.places) * self._alike[np.ix_(tasks, tasks)]
-        between += s.offset**2 * same + s.noise**2 * np.eye(n)
+        between = self._covariance(observed)
         towards = self._error**2 * _nearness(observed.places, places) * self._alike[tasks, 0][:, None]
         towards += s.offset**2 * (tasks == 0)[:, None]
         lower = np.linalg.cholesky(between)
         solved = np.linalg.solve(lower, np.column_stack([towards, observed.errors]))
         explained, whitened = solved[:, :-1], solved[:, -1]
         left = np.maximum(variance - (explained**2).sum(axis=0), 0.0)
-        # How far each result of this problem was off what all before it said, in standard deviations.
-        own = whitened[tasks == 0]
-        surprise = (self._confidence + float(own @ own)) / (self._confidence + len(own))
+        surprise = self._surprise(whitened[tasks == 0])
         return Prediction(places, explained.T @ whitened, left, explained, self, surprise)
+
+    def left_out(self, observed: Observations) -> tuple[Array, Array]:
+        """What all other results say of each one of the problem searched, in the order observed.
+
+        Gives how far each error is above the mean that the others predict, and the standard deviation of that
+        prediction, the noise of the one measurement included. Rasmussen and Williams, equation 5.12.
+        """
+        own = observed.problems == 0
+        lower = np.linalg.cholesky(self._covariance(observed))
+        inverse = np.linalg.solve(lower, np.eye(len(lower)))
+        precision = (inverse**2).sum(axis=0)
+        whitened = inverse @ observed.errors
+        above = inverse.T @ whitened / precision
+        return above[own], np.sqrt(self._surprise(whitened[own]) / precision[own])
+
+    def _covariance(self, observed: Observations) -> Array:
+        """Covariance [n, n] of what was observed."""
+        s, tasks = self.settings, observed.problems
+        alike = self._alike[np.ix_(tasks, tasks)]
+        covariance = self._error**2 * _nearness(observed.places, observed.places) * alike
+        covariance += s.offset**2 * (tasks[:, None] == tasks[None, :]) + s.noise**2 * np.eye(len(tasks))
+        return covariance
+
+    def _surprise(self, whitened: Array) -> float:
+        """From how far each result was off what all before it said, in standard deviations."""
+        return (self._confidence + float(whitened @ whitened)) / (self._confidence + len(whitened))
 
 
 def expected_improvement(mean: Array, variance: Array, best: float) -> Array:

@@ -76,8 +76,8 @@ class ProblemTuner:
 
     def tune(self, job: Job, knowledge: Sequence[Knowledge], allowance: Allowance) -> Asking[Decision]:
         """Search the job's space within ``allowance``, then re-time the finalists and choose among them."""
-        screened = yield from self._screening(job, knowledge, allowance)
-        finals = yield from self._finals(job, screened, allowance)
+        screened, expected_us = yield from self._screening(job, knowledge, allowance)
+        finals = yield from self._finals(job, screened, expected_us, allowance)
         selection = select(
             list(finals.values()), job.baseline.candidate, self._rules, overwrite=self._request.overwrite
         )
@@ -96,8 +96,11 @@ class ProblemTuner:
 
     def _screening(
         self, job: Job, knowledge: Sequence[Knowledge], allowance: Allowance
-    ) -> Asking[dict[Candidate, Trial]]:
-        """Trials of the baselines, then of what the strategy asks for, until it ends or the allowance is spent."""
+    ) -> Asking[tuple[dict[Candidate, Trial], dict[Candidate, float]]]:
+        """Trials of the baselines, then of what the strategy asks for, until it ends or the allowance is spent.
+
+        Beside the trials, those among them that the strategy doubts, with the µs that it expects instead.
+        """
         space = self._space(job)
         screened: dict[Candidate, Trial] = {}
         best_us: float | None = None
@@ -125,7 +128,8 @@ class ProblemTuner:
                 strategy.tell(candidate.config, screened[candidate].time_us)
             asked = self._candidates(job, strategy.ask(at_once)) if asked and allowance.left_for_screening else []
             wanted = [c for c in asked if c not in screened]
-        return screened
+        doubted = strategy.doubted()
+        return screened, dict(zip(self._candidates(job, list(doubted)), doubted.values(), strict=True))
 
     def _space(self, job: Job) -> Space:
         """The engine's space, less what the device could not answer for."""
@@ -155,13 +159,17 @@ class ProblemTuner:
         return self._cost_models[kernel]
 
     def _finals(
-        self, job: Job, screened: Mapping[Candidate, Trial], allowance: Allowance
+        self,
+        job: Job,
+        screened: Mapping[Candidate, Trial],
+        expected_us: Mapping[Candidate, float],
+        allowance: Allowance,
     ) -> Asking[dict[Candidate, Trial]]:
         """Final trials by candidate; a candidate that failed there is out, and further ones take the empty places."""
         left = dict(screened)
         finals: dict[Candidate, Trial] = {}
         for _ in range(_FINAL_ROUNDS):
-            chosen = finalists(left.values(), job.baseline.candidates, self._rules)
+            chosen = finalists(left.values(), job.baseline.candidates, self._rules, expected_us)
             if not chosen:
                 break
             trials = {trial.candidate: trial for trial, _ in (yield Ask(Phase.FINAL, chosen))}
