@@ -70,8 +70,7 @@ def family(model: Model, quant: QuantScheme) -> Family:
         tensors = with_tensors(model).tensors or {}
     except NoTensorsError as error:
         raise InputError(
-            f"architecture {architecture} is not known, and its layers cannot be read from a checkpoint: {error}. "
-            f"{WAY_OUT}"
+            f"architecture {architecture} is not known, so its layers are told from its checkpoint only; {error}"
         ) from error
     fields = Fields(model.config)
     reading = _quantised(model, tensors, quant)

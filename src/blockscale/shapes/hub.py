@@ -58,7 +58,9 @@ class HubRepository:
             found = client.get_safetensors_metadata(self.id, revision=self.revision, token=self.token)
         except Exception as error:  # as above
             if "NotASafetensorsRepoError" in _kinds(error):
-                raise NoTensorsError(f"{self.id} has no safetensors checkpoint") from error
+                raise NoTensorsError(
+                    f"{self.id} has no safetensors checkpoint: give sizes with --N and --K."
+                ) from error
             raise InputError(self._refusal(error, "the checkpoint's headers")) from error
         tensors = (each for file in found.files_metadata.values() for each in file.tensors.items())
         return {name: StoredTensor(str(info.dtype), tuple(info.shape)) for name, info in tensors}

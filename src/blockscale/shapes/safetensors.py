@@ -33,7 +33,7 @@ _BITS = {
 
 
 class NoTensorsError(InputError):
-    """Nothing is wrong with the checkpoint, but it is not here, or not whole."""
+    """Nothing is wrong with the checkpoint, but there is none here, or not all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,15 @@ def read_folder(folder: Path) -> dict[str, StoredTensor]:
     if kind_at(folder / INDEX, _WAY_OUT) is None:
         shards = tuple(sorted(folder.glob("*.safetensors")))
         if not shards:
-            raise NoTensorsError(f"{folder} has neither {INDEX} nor a .safetensors file")
+            raise NoTensorsError(f"{folder} has neither {INDEX} nor a .safetensors file: {_WAY_OUT}.")
     else:
         names = _shards_of(folder / INDEX)
         missing = [name for name in names if kind_at(folder / name, _WAY_OUT) is not PathKind.FILE]
         if missing:
+            more = " and more" if len(missing) > 1 else ""
             raise NoTensorsError(
                 f"{INDEX} in {folder} gives names without shapes, which are in the headers of {len(names)} shards: "
-                f"{len(missing)} of these are not there ({missing[0]}{' and more' if len(missing) > 1 else ''})"
+                f"{len(missing)} of these are not there ({missing[0]}{more}): {_WAY_OUT}."
             )
         shards = tuple(folder / name for name in names)
     return {name: tensor for shard in shards for name, tensor in read_header(shard).items()}

@@ -83,7 +83,10 @@ def with_tensors(model: Model) -> Model:
     if model.tensors is not None:
         return model
     if model.checkpoint is None:
-        raise NoTensorsError(f"{model.name} is a config alone, without a checkpoint")
+        raise NoTensorsError(
+            f"{model.name} is a config alone, without a checkpoint: give the folder or hub id of one, or sizes with "
+            "--N and --K."
+        )
     tensors = read_folder(model.checkpoint) if isinstance(model.checkpoint, Path) else model.checkpoint.tensors()
     return replace(model, tensors=tensors)
 
