@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from blockscale.shapes import PRESETS
+
 BLOCKSCALE = [sys.executable, "-c", "import sys; from blockscale.cli.main import main; sys.exit(main())"]
 PROBLEM = ["--N", "2112", "--K", "7168", "--device", "recorded:h200"]
 BATCH_SIZES = ["1", "16", "64", "256", "1024", "4096"]
@@ -90,7 +92,7 @@ def test_json_is_one_object_a_line_with_the_summary_last(tmp_path):
     arguments = ["tune", *PROBLEM, "--engine", "sglang", "--batch-sizes", "1", "16", "1", "--json"]
     first = blockscale(tmp_path, *arguments)
     kinds = [event["event"] for event in events(first)]
-    assert kinds == ["note", "run", "problem", "problem", "file", "time", "summary"]
+    assert kinds == ["plan", "note", "run", "problem", "problem", "file", "time", "summary"]
     summary = events(first)[-1]
     assert summary["trials_measured"] > 2
     assert {"M", "N", "K", "engine", "config", "time_us", "baseline_us", "status"} <= set(summary["problems"][0])
@@ -194,3 +196,31 @@ def _read(screen: int) -> bytes:
         if error.errno != errno.EIO:
             raise
         return b""
+
+
+def test_models_that_share_shapes_are_tuned_once_and_each_file_says_what_it_serves(tmp_path):
+    for name, layers in (("one", 61), ("two", 4)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(
+            json.dumps({**PRESETS["deepseek-v3"], "num_hidden_layers": layers})
+        )
+    asked = ["one", "two", "--tp-size", "8", "--engine", "sglang", "--batch-sizes", "16", "--device", "recorded:h200"]
+    done = blockscale(tmp_path, "tune", *asked, "--json")
+    assert done.returncode == 0, done.stderr
+    told = events(done)
+    (plan,) = [event for event in told if event["event"] == "plan"]
+    problems = [(p["N"], p["K"]) for p in told[-1]["problems"]]
+    assert len(problems) == len(set(problems)) == len(plan["weights"]) == 8
+    output = {(w["N"], w["K"]): w for w in plan["weights"]}[7168, 2048]
+    assert [(u["model"], u["tp_size"], u["layers"], u["count"]) for u in output["serves"]] == [
+        ("one", 8, ["o_proj"], 61),
+        ("two", 8, ["o_proj"], 4),
+    ]
+    written = [event for event in told if event["event"] == "file"]
+    assert len(written) == 8
+    assert all({u["model"] for u in event["serves"]} == {"one", "two"} for event in written)
+    again = blockscale(tmp_path, "tune", *asked)
+    assert again.returncode == 0, again.stderr
+    before, after = again.stdout.split("8 problems for sglang")
+    assert "q_b_proj" in before
+    assert "serves two TP 8: q_b_proj" in after

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blockscale.cli import inputs, question, tune
+from blockscale.cli import inputs, listings, question, tune
 from blockscale.cli.folders import nothing_left_behind, output_folders
 from blockscale.engines import InstalledEngine, engine
 from blockscale.errors import InputError
@@ -15,6 +15,8 @@ from blockscale.executor.replay import ReplayDevice
 from blockscale.hardware import H200
 from blockscale.problem import QuantFormat, QuantScheme, WeightShape
 from blockscale.recording import embedded, load_recording
+from blockscale.report.weights import DevicePlan, PlannedWeight, Use
+from blockscale.shapes import LayerShape, ModelShapes
 from blockscale.tuning.groups import Group
 from blockscale.tuning.request import TuneRequest
 
@@ -61,7 +63,7 @@ def test_the_block_comes_from_the_model_unless_given(tmp_path):
     assert inputs.read_inputs(arguments(model)).quant == QuantScheme(block_n=64, block_k=64)
     found = inputs.read_inputs(arguments(model, "--block-n", "128", "--block-k", "128", "--input-type", "int8"))
     assert found.quant == QuantScheme(QuantFormat.INT8, 128, 128)
-    assert any("64×64" in note and "not found" in note for note in found.notes)
+    assert any("64×64" in warning and "not found" in warning for warning in found.warnings)
 
 
 def test_models_in_different_blocks_are_refused(tmp_path):
@@ -75,6 +77,90 @@ def test_a_tp_size_that_does_not_divide_names_layer_number_rule_and_way_out(tmp_
         inputs.read_inputs(arguments(a_model(tmp_path, "a", intermediate_size=18432), "-tp", "32"))
     for part in ("--tp-size 32", "gate_up_proj", "18432/32 = 576", "128", "1, 2, 4", "blockscale shapes"):
         assert part in str(refusal.value)
+
+
+def test_every_model_is_tuned_at_every_tp_size_and_each_weight_says_what_it_serves(tmp_path):
+    a, b = a_model(tmp_path, "a"), a_model(tmp_path, "b", intermediate_size=8192)
+    found = inputs.read_inputs(arguments(a, b, a, "-tp", "2", "4", "2", "--engine", "sglang"))
+    assert {(u.model, u.tp_size) for uses in found.uses.values() for u in uses} == {
+        (m, t) for m in "ab" for t in (2, 4)
+    }
+    assert found.uses[WeightShape(3072, 4096)] == (
+        Use("sglang", "a", 2, ("qkv_proj",), 32),
+        Use("sglang", "b", 2, ("qkv_proj",), 32),
+    )
+    alone = [inputs.read_inputs(arguments(m, "-tp", t)).weights for m in (a, b) for t in "24"]
+    assert set(found.weights) == {weight for weights in alone for weight in weights}
+
+
+def shapes_by_engine(model, parallelism, engine, **options):
+    """A model of which engines launch different weights, as where only one of them fuses two projections."""
+    widths = {"sglang": {"fused": 2112}, "vllm": {"q_a": 1536, "kv_a": 576}}[engine.name]
+    layers = [LayerShape(name, n, 7168, "replicated", 3) for name, n in {**widths, "o": 7168}.items()]
+    return ModelShapes("some", parallelism, QuantScheme(), tuple(layers), ())
+
+
+def test_a_weight_that_only_one_engine_launches_is_tuned_for_that_one(monkeypatch):
+    monkeypatch.setattr(listings, "layer_shapes", shapes_by_engine)
+    found = inputs.read_inputs(arguments("deepseek-v3", "--engine", "sglang", "--engine", "vllm"))
+    assert [w.N for w in found.weights] == [2112, 7168, 1536, 576]
+    sglang, vllm = found.engines
+    assert [w.N for w in found.weights_for([vllm])] == [7168, 1536, 576]
+    assert found.launched_by(WeightShape(2112, 7168), [sglang, vllm]) == ("sglang",)
+    plan = found.plan([sglang, vllm], "NVIDIA H200", (16,))
+    assert {w.weight.N: w.engines for w in plan.weights}[576] == ("vllm",)
+    request = TuneRequest(found.weights, (16,), (), not_launched=(("sglang", WeightShape(576, 7168)),))
+    assert [w.N for w in request.weights_of("sglang")] == [2112, 7168, 1536]
+    assert (
+        {p.shape.N for p in request.problems("vllm")}
+        == {2112, 7168, 1536, 576}
+        == {p.shape.N for p in request.problems()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ([], {"sglang": (1, False, False, False), "vllm": (1, False, False, False)}),
+        (["--ep-size", "4", "--dp-attention"], {"sglang": (4, True, False, False), "vllm": (4, True, False, False)}),
+        (["--quantization", "fp8-block"], {"sglang": (1, False, True, False), "vllm": (1, False, True, False)}),
+        (["--shared-experts-fusion"], {"sglang": (1, False, False, True), "vllm": (1, False, False, False)}),
+    ],
+)
+def test_how_a_model_is_served_reaches_the_rules(given, asked, monkeypatch):
+    heard = {}
+
+    def shapes(model, parallelism, engine, *, assume_block_quantised, shared_experts_in_moe):
+        heard[engine.name] = (
+            parallelism.ep_size,
+            parallelism.dp_attention,
+            assume_block_quantised,
+            shared_experts_in_moe,
+        )
+        return shapes_by_engine(model, parallelism, engine)
+
+    monkeypatch.setattr(listings, "layer_shapes", shapes)
+    inputs.read_inputs(arguments("deepseek-v3", *given, "--engine", "sglang", "--engine", "vllm"))
+    assert heard == asked
+
+
+def test_unverified_layers_are_warned_of(monkeypatch):
+    def shapes(model, parallelism, engine, **options):
+        return replace(shapes_by_engine(model, parallelism, engine), unverified="read from its checkpoint")
+
+    monkeypatch.setattr(listings, "layer_shapes", shapes)
+    found = inputs.read_inputs(arguments("deepseek-v3", "--engine", "sglang", "--engine", "vllm"))
+    assert found.warnings == ("the layers of some are unverified: read from its checkpoint",)
+
+
+def test_the_plan_says_what_an_installed_engine_ships(monkeypatch, tmp_path):
+    there = {"sglang": InstalledEngine("sglang", "0.5.23", tmp_path)}
+    monkeypatch.setattr(inputs.Engine, "installed", classmethod(lambda cls: there.get(cls.name)))
+    (tmp_path / engine("sglang").file_name(WeightShape(2112, 7168), QuantScheme(), "NVIDIA H200")).write_text("{}")
+    found = inputs.read_inputs(arguments("deepseek-v3", "-tp", "8", "--engine", "sglang", "--engine", "vllm"))
+    shipped = {w.weight: w.shipped for w in found.plan(found.engines, "NVIDIA H200", (16,)).weights}
+    assert shipped[WeightShape(2112, 7168)] == {"sglang": True}
+    assert shipped[WeightShape(3072, 1536)] == {"sglang": False}
 
 
 def test_engines_default_to_those_installed_else_sglang(monkeypatch):
@@ -125,19 +211,22 @@ def test_only_a_refusal_removes_folders_and_only_empty_new_ones(tmp_path):
 @pytest.mark.parametrize("answer", ["", "y", "YES "])
 def test_yes_or_enter_starts_after_the_plan_was_shown(answer, monkeypatch, capsys):
     monkeypatch.setattr("builtins.input", lambda prompt: answer)
-    question.confirmed([a_group()])
+    question.confirmed(*a_group())
     shown = capsys.readouterr().out
-    assert "2112×7168" in shown
-    assert "2 × NVIDIA H200" in shown
+    for part in ("2112×7168", "2 × NVIDIA H200", "fused_qkv_a_proj", "Work         2 problems"):
+        assert part in shown
 
 
 @pytest.mark.parametrize("answer", ["n", "what?"])
 def test_anything_else_starts_nothing(answer, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda prompt: answer)
     with pytest.raises(InputError, match="nothing was changed"):
-        question.confirmed([a_group()])
+        question.confirmed(*a_group())
 
 
-def a_group() -> Group:
-    request = TuneRequest((WeightShape(2112, 7168),), (1, 16), (("sglang", Path("out")),))
-    return Group(request, (engine("sglang"),), ReplayDevice(load_recording(embedded("h200")), gpus=2))
+def a_group() -> tuple[list[Group], list[DevicePlan]]:
+    weight = WeightShape(2112, 7168)
+    request = TuneRequest((weight,), (1, 16), (("sglang", Path("out")),))
+    use = Use("sglang", "deepseek-v3", 8, ("fused_qkv_a_proj_with_mqa",), 61)
+    plan = DevicePlan("NVIDIA H200", (1, 16), (PlannedWeight(weight, ("sglang",), (use,)),))
+    return [Group(request, (engine("sglang"),), ReplayDevice(load_recording(embedded("h200")), gpus=2))], [plan]

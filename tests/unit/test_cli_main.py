@@ -62,7 +62,8 @@ def test_options_of_the_stock_script_are_taken():
     parse = COMMANDS["tune"].load()[0]().parse
     line = "-tp 4 --N 512 --K 7168 --input-type int8 --out-dtype half --block-n 64 --block-k 64 --batch-size 1 16"
     args = parse([*line.split(), "--save-path", "out"])
-    assert (args.tp_size, args.N, args.K, args.input_type, args.block_n, args.block_k) == (4, 512, 7168, "int8", 64, 64)
+    assert (args.tp_size, args.N, args.K, args.input_type) == ([4], 512, 7168, "int8")
+    assert (args.block_n, args.block_k) == (64, 64)
     assert (args.out_dtype, args.batch_sizes, args.save_path) == ("float16", [1, 16], Path("out"))
 
 
@@ -70,6 +71,24 @@ def test_a_model_may_stand_before_or_after_other_options():
     parse = COMMANDS["tune"].load()[0]().parse
     assert parse(["a", "b", "--tp-size", "2"]).models == ["a", "b"]
     assert parse(["--tp-size", "2", "a"]).models == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("given", "models", "tp_size", "batch_sizes"),
+    [
+        (["--tp-size", "4", "8", "a", "b", "--yes"], ["a", "b"], [4, 8], None),
+        (["-tp", "4", "org/a", "8", "--batch-sizes", "1", "16", "./b"], ["org/a", "./b"], [4, 8], [1, 16]),
+        (
+            ["a", "--tp-size", "4", "--batch-sizes", "1", "01-ai/b", "--tp-size=8", "c"],
+            ["01-ai/b", "a", "c"],
+            [4, 8],
+            [1],
+        ),
+    ],
+)
+def test_a_model_after_several_numbers_is_none_of_them(given, models, tp_size, batch_sizes):
+    args = COMMANDS["tune"].load()[0]().parse(given)
+    assert (args.models, args.tp_size, args.batch_sizes) == (models, tp_size, batch_sizes)
 
 
 def failing_with(error, monkeypatch):
@@ -140,8 +159,18 @@ def _pipe_without_reader() -> io.FileIO:
     return io.FileIO(writer, "w")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["tune", "--help"], ["shapes", "--help"], ["export", "--help"]])
-def test_help_starts_without_heavy_imports(arguments):
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["tune", "--help"],
+        ["shapes", "--help"],
+        ["export", "--help"],
+        ["shapes", "deepseek-v3", "--tp-size", "8"],
+        ["shapes", "deepseek-v3", "--tp-size", "8", "--json"],
+    ],
+)
+def test_what_needs_no_device_starts_without_heavy_imports(arguments):
     code = (
         "import sys; from blockscale.cli.main import main; main(sys.argv[1:]); "
         "sys.exit(' '.join(m for m in ('torch', 'triton', 'rich', 'numpy') if m in sys.modules) or 0)"

@@ -174,7 +174,7 @@ def test_seconds_are_readable(seconds, text):
     ("event", "keys"),
     [
         (RunStarted(H200, ("sglang",), 2), {"event", "device", "engines", "problems", "gpus"}),
-        (FileWritten("vllm", Path("x.json"), (1, 16)), {"event", "engine", "path", "keys"}),
+        (FileWritten("vllm", Path("x.json"), (1, 16)), {"event", "engine", "path", "keys", "serves"}),
         (Note("mended"), {"event", "text"}),
         (
             a_result(),

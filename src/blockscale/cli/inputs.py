@@ -1,75 +1,170 @@
-"""What to tune and for whom: models or sizes to weights and quantisation, engines by name or by what is installed."""
+"""What to tune and for whom: models, a log or sizes to weights and quantisation, engines by name or as installed."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from blockscale.cli.listings import Listing, read_listings, require_one_source
 from blockscale.engines import Engine, engine, installed_engines
 from blockscale.errors import InputError
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import QuantFormat, QuantScheme, WeightShape
-from blockscale.shapes import ModelShapes, layer_shapes, load_model_config
+from blockscale.report.weights import DevicePlan, PlannedWeight, Use
+from blockscale.tuning.request import STOCK_BATCH_SIZES
 
 _DEFAULT_MODEL = "deepseek-v3"
 _DEFAULT_ENGINE = "sglang"
-_DEFAULT_BLOCK = 128
 
 
 @dataclass(frozen=True, slots=True)
 class TuneInputs:
-    """Distinct weights in the order they were asked for, how they are quantised, and what to tell the person."""
+    """Distinct weights in the order they were asked for, how they are quantised, and what to tell the person.
+
+    ``engines`` are the ones to tune for. ``uses`` says which layers launch a weight in which of them; a weight without
+    uses is tuned for all. ``launches`` counts those of a serving log, empty without one.
+    """
 
     weights: tuple[WeightShape, ...]
     quant: QuantScheme
+    engines: tuple[Engine, ...]
+    batch_sizes: tuple[int, ...] = STOCK_BATCH_SIZES
+    uses: Mapping[WeightShape, tuple[Use, ...]] = field(default_factory=dict)
+    launches: Mapping[WeightShape, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def launched_by(self, weight: WeightShape, engines: Sequence[Engine]) -> tuple[str, ...]:
+        """Names of those of ``engines`` that launch the weight."""
+        uses = self.uses.get(weight)
+        return tuple(e.name for e in engines if uses is None or any(use.engine == e.name for use in uses))
+
+    def weights_for(self, engines: Sequence[Engine]) -> tuple[WeightShape, ...]:
+        """The weights that any of ``engines`` launches."""
+        return tuple(weight for weight in self.weights if self.launched_by(weight, engines))
+
+    def plan(self, engines: Sequence[Engine], device_name: str, batch_sizes: tuple[int, ...]) -> DevicePlan:
+        """What is tuned for ``engines`` on a GPU of that name, and which shapes they ship for it where installed."""
+        weights = self.weights_for(engines)
+        shipped = {
+            e.name: {w for w in weights if e.shipped_file(w, self.quant, device_name) is not None}
+            if e.installed() is not None
+            else None
+            for e in engines
+        }
+        planned = []
+        for weight in weights:
+            names = self.launched_by(weight, engines)
+            uses = tuple(use for use in self.uses.get(weight, ()) if use.engine in names)
+            known = {n: weight in there for n in names if (there := shipped[n]) is not None}
+            planned.append(PlannedWeight(weight, names, uses, known, self.launches.get(weight)))
+        return DevicePlan(device_name, batch_sizes, tuple(planned))
 
 
 def read_inputs(args: argparse.Namespace) -> TuneInputs:
-    """Weights and quantisation of the arguments of ``tune``.
+    """Weights, quantisation, engines and batch sizes of the arguments of ``tune``.
 
     Raises:
-        InputError: only one of N and K; sizes and a model; a model that cannot be read, has refused layers, or is
-            quantised otherwise than another one.
+        InputError: shapes are named in two ways; a model or log that cannot be read; a model that has refused layers,
+            or is quantised otherwise than another one.
     """
-    if (args.N is None) != (args.K is None):
-        given, missing = ("--N", "--K") if args.K is None else ("--K", "--N")
-        raise InputError(f"{given} is given without {missing}: a weight has both; give --N and --K, or a MODEL.")
+    require_one_source(args.models, args.from_log, args.N, args.K)
+    if args.from_log is not None:
+        return _of_log(args)
+    engines = chosen_engines(args)
     if args.N is not None:
-        if args.models:
-            raise InputError(
-                f"both {' '.join(args.models)} and --N/--K are given: tune a MODEL or one weight, not both."
-            )
-        return TuneInputs((WeightShape(args.N, args.K),), _scheme(args, None))
-    names = dict.fromkeys(args.models or [_DEFAULT_MODEL])
-    models = [shapes for name in names for shapes in _read_model(name, args.tp_size, args.engine or [None])]
-    quants = {model.quant: model.name for model in models}
-    if len(quants) > 1 and (args.block_n is None or args.block_k is None):
-        listed = "; ".join(f"{name} {q.block_n}×{q.block_k}" for q, name in quants.items())
+        return TuneInputs(
+            (WeightShape(args.N, args.K),), _scheme(args, None), engines, args.batch_sizes or STOCK_BATCH_SIZES
+        )
+    listings = read_listings(args, args.models or [_DEFAULT_MODEL], engines)
+    for listing in listings:
+        _require_all_layers(listing)
+    return _of_models(args, engines, listings)
+
+
+def _of_models(args: argparse.Namespace, engines: tuple[Engine, ...], listings: Sequence[Listing]) -> TuneInputs:
+    quants = {listing.shapes.quant: listing.shapes.name for listing in listings}
+    blocks = {(q.block_n, q.block_k): name for q, name in quants.items()}
+    if len(blocks) > 1 and (args.block_n is None or args.block_k is None):
+        listed = "; ".join(f"{name} {n}×{k}" for (n, k), name in blocks.items())
         raise InputError(
             f"the models are quantised in different blocks ({listed}): tune them one by one, or give --block-n and "
             "--block-k."
         )
+    formats = {q.format: name for q, name in quants.items()}
+    if len(formats) > 1 and args.input_type is None:
+        listed = "; ".join(f"{name} {form}" for form, name in formats.items())
+        raise InputError(
+            f"the models have different element formats ({listed}): tune them one by one, or give --input-type."
+        )
     quant = _scheme(args, next(iter(quants)))
-    weights = tuple(dict.fromkeys(weight for model in models for weight in model.weights))
-    notes = [text for model in models for text in model.notes]
-    notes += [
-        f"{name} is quantised in blocks of {q.block_n}×{q.block_k}, files for {quant.block_n}×{quant.block_k} as asked "
-        "are not found when it is served."
-        for q, name in quants.items()
-        if (q.block_n, q.block_k) != (quant.block_n, quant.block_k)
-    ]
-    return TuneInputs(weights, quant, tuple(dict.fromkeys(notes)))
+    uses: dict[WeightShape, list[Use]] = {}
+    for listing in listings:
+        for weight in listing.shapes.weights:
+            uses.setdefault(weight, []).append(_use(listing, weight))
+    return TuneInputs(
+        tuple(uses),
+        quant,
+        engines,
+        args.batch_sizes or STOCK_BATCH_SIZES,
+        uses={weight: tuple(found) for weight, found in uses.items()},
+        notes=tuple(dict.fromkeys(text for listing in listings for text in listing.shapes.notes)),
+        warnings=(
+            *(_mismatch(name, given, quant) for given, name in quants.items() if given != quant),
+            *dict.fromkeys(
+                f"the layers of {each.shapes.name} are unverified: {each.shapes.unverified}"
+                for each in listings
+                if each.shapes.unverified is not None
+            ),
+        ),
+    )
 
 
-def chosen_engines(args: argparse.Namespace) -> tuple[Engine, ...]:
-    """The engines asked for, else those installed, else SGLang.
+def _of_log(args: argparse.Namespace) -> TuneInputs:
+    from blockscale.shapes.served import read_served, weighed_batch_sizes
+
+    served = read_served(args.from_log)
+    quant = _scheme(args, served.quant)
+    batch_sizes = args.batch_sizes or weighed_batch_sizes(served, STOCK_BATCH_SIZES, len(STOCK_BATCH_SIZES))
+    counted = {weight: sum(by_m.values()) for weight, by_m in served.launches.items()}
+    return TuneInputs(
+        tuple(served.launches),
+        quant,
+        chosen_engines(args, served.engines),
+        tuple(batch_sizes),
+        launches=counted if any(counted.values()) else {},
+        notes=served.notes,
+        warnings=() if served.quant in (None, quant) else (_mismatch(str(args.from_log), served.quant, quant),),
+    )
+
+
+def _use(listing: Listing, weight: WeightShape) -> Use:
+    layers = [each for each in listing.shapes.shapes if each.weight == weight]
+    return Use(
+        listing.engine.name if listing.engine else "",
+        listing.shapes.name,
+        listing.shapes.parallelism.tp_size,
+        tuple(dict.fromkeys(each.layer for each in layers)),
+        sum(each.count for each in layers),
+    )
+
+
+def _mismatch(name: str, given: QuantScheme, asked: QuantScheme) -> str:
+    return (
+        f"{name} is quantised as {given.format} in blocks of {given.block_n}×{given.block_k}: files for {asked.format} "
+        f"{asked.block_n}×{asked.block_k}, as asked, are not found when it is served."
+    )
+
+
+def chosen_engines(args: argparse.Namespace, logged: Sequence[str] = ()) -> tuple[Engine, ...]:
+    """The engines asked for, else those that a log is ``logged`` by, else those installed, else SGLang.
 
     Raises:
         InputError: a version is given that could belong to several engines.
     """
-    names = tuple(dict.fromkeys(args.engine or [e.name for e in installed_engines()] or [_DEFAULT_ENGINE]))
+    found = args.engine or logged or [e.name for e in installed_engines()] or [_DEFAULT_ENGINE]
+    names = tuple(dict.fromkeys(found))
     if args.engine_version is not None and len(names) > 1:
         raise InputError(
             f"--engine-version {args.engine_version} with several engines ({', '.join(names)}): give one --engine "
@@ -93,26 +188,21 @@ def usable_engines(
     return usable, [f"{name} is left out: {reason}" for name, reason in refusals.items()]
 
 
-def _read_model(name: str, tp_size: int, engines: Sequence[str | None]) -> list[ModelShapes]:
-    """The model's shapes as each engine has them.
+def _require_all_layers(listing: Listing) -> None:
+    """Refuse a model with layers that the engines refuse.
 
     Raises:
-        InputError: it cannot be read, or a layer does not fit the tensor-parallel size.
+        InputError: so it is; the message names the first one.
     """
-    label, config = load_model_config(name)
-    found = [layer_shapes(config, tp_size, engine_name, label) for engine_name in engines]
-    for shapes in found:
-        if shapes.refused:
-            more = f" {len(shapes.refused) - 1} more: `blockscale shapes {name} --tp-size {tp_size}` lists them."
-            raise InputError(
-                f"{label} at --tp-size {tp_size}: {shapes.refused[0]}{more if len(shapes.refused) > 1 else ''}"
-            )
-    return found
+    refused, size = listing.shapes.refused, listing.shapes.parallelism.tp_size
+    if refused:
+        more = f" {len(refused) - 1} more: `blockscale shapes {listing.model} --tp-size {size}` lists them."
+        raise InputError(f"{listing.shapes.name} at --tp-size {size}: {refused[0]}{more if len(refused) > 1 else ''}")
 
 
-def _scheme(args: argparse.Namespace, model: QuantScheme | None) -> QuantScheme:
+def _scheme(args: argparse.Namespace, found: QuantScheme | None) -> QuantScheme:
+    """What is asked for, else what was found, else FP8 in blocks of 128×128."""
+    found = found or QuantScheme()
     return QuantScheme(
-        QuantFormat(args.input_type),
-        args.block_n or (model.block_n if model else _DEFAULT_BLOCK),
-        args.block_k or (model.block_k if model else _DEFAULT_BLOCK),
+        QuantFormat(args.input_type or found.format), args.block_n or found.block_n, args.block_k or found.block_k
     )

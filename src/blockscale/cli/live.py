@@ -6,20 +6,21 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockscale.report.closing import closing_text
 from blockscale.report.lines import json_line, plain_line
 from blockscale.report.progress import Progress, progress_lines
 from blockscale.report.results import count
-from blockscale.report.table import wrap
+from blockscale.report.table import render_table, wrap
+from blockscale.report.weights import DevicePlan, Use, weights_table
 from blockscale.tuning.events import (
     Event,
     FileWritten,
     Note,
-    Observer,
     ProblemResult,
     RunStarted,
     RunSummary,
@@ -29,19 +30,30 @@ from blockscale.tuning.events import (
 if TYPE_CHECKING:  # doctor needs no numpy
     from blockscale.tuning.groups import Group
 
+Watcher = Callable[[Event | DevicePlan], None]
+
 
 @contextmanager
-def watch(groups: Sequence[Group], *, as_json: bool) -> Iterator[Observer]:
-    """An observer that shows the run of these groups on stdout; the closing table follows when it ended by itself."""
+def watch(groups: Sequence[Group], plans: Sequence[DevicePlan] = (), *, as_json: bool) -> Iterator[Watcher]:
+    """An observer that shows the run of these groups on stdout; the closing table follows when it ended by itself.
+
+    ``plans``, one a group or none, say what each file serves; they are shown when the observer is told of them.
+    """
+    serves = _served_by_file(groups, plans)
     if as_json:
-        yield _while_read(_print_json)
+        yield _while_read(lambda event: _print_json(event, serves))
         return
     width = terminal_width()
-    progress = Progress([p for g in groups for _ in g.engines for p in g.request.problems()], 1, time.monotonic)
+    problems = [p for g in groups for e in g.engines for p in g.request.problems(e.name)]
+    progress = Progress(problems, 1, time.monotonic)
     summaries: list[RunSummary] = []
     with _screen(progress) as say:
 
-        def observe(event: Event) -> None:
+        def observe(event: Event | DevicePlan) -> None:
+            if isinstance(event, DevicePlan):
+                if event.says_more_than_sizes:
+                    say(render_table(weights_table(event)) + "\n")
+                return
             progress.update(event)
             if isinstance(event, RunSummary):
                 summaries.append(event)
@@ -50,7 +62,19 @@ def watch(groups: Sequence[Group], *, as_json: bool) -> Iterator[Observer]:
 
         yield _while_read(observe)
     for summary in summaries:
-        print("\n" + closing_text(summary, progress.approximate, _backend_notes(groups), width), flush=True)
+        text = closing_text(summary, progress.approximate, _backend_notes(groups), width, serves)
+        print("\n" + text, flush=True)
+
+
+def _served_by_file(groups: Sequence[Group], plans: Sequence[DevicePlan]) -> dict[Path, list[Use]]:
+    """The layers that will read each file."""
+    return {
+        group.request.target(engine, planned.weight, group.device.spec).path: uses
+        for group, plan in zip(groups, plans, strict=False)
+        for engine in group.engines
+        for planned in plan.weights
+        if (uses := [use for use in planned.uses if use.engine == engine.name])
+    }
 
 
 def _backend_notes(groups: Sequence[Group]) -> dict[str, list[str]]:
@@ -68,7 +92,7 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def _while_read(show: Observer) -> Observer:
+def _while_read(show: Watcher) -> Watcher:
     """Show events until whoever reads them is gone: that ends the run, whose last files are then written in silence.
 
     Raises:
@@ -76,7 +100,7 @@ def _while_read(show: Observer) -> Observer:
     """
     gone = False
 
-    def observe(event: Event) -> None:
+    def observe(event: Event | DevicePlan) -> None:
         nonlocal gone
         if gone:
             return
@@ -89,8 +113,8 @@ def _while_read(show: Observer) -> Observer:
     return observe
 
 
-def _print_json(event: Event) -> None:
-    line = json_line(event)
+def _print_json(event: Event | DevicePlan, serves: Mapping[Path, Sequence[Use]]) -> None:
+    line = json_line(event, serves)
     if line is not None:
         print(line, flush=True)
 

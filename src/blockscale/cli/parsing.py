@@ -15,6 +15,9 @@ from blockscale.problem import OutDtype
 DEFAULT_STORE = "blockscale.db"
 _MOST_DIGITS = 18  # fits 64 bits
 _HELP_WIDTH = 78  # as argparse fills the rest on a terminal of 80 columns
+_NAME = re.compile(r"[A-Za-z.~/]|[^-].*/")  # a model's, which no number looks like
+DEFAULT_TP_SIZE = 8
+MODEL_HELP = "folder with a config.json, a .json file, a hub id (needs the extra `hub`), or the preset deepseek-v3"
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,22 +38,76 @@ class Parser(argparse.ArgumentParser):
         Raises:
             InputError: the arguments do not fit; the message names ``--help``.
         """
-        return self.parse_intermixed_args(arguments)
+        return self.parse_intermixed_args(self._names_before_numbers(arguments))
+
+    def _names_before_numbers(self, arguments: Sequence[str]) -> list[str]:
+        """The arguments, each name that follows the numbers of an option (``--tp-size 4 8 MODEL``) put in front.
+
+        Such an option would take it as one more of its numbers.
+        """
+        lists = {option for action in self._actions if action.nargs == "+" for option in action.option_strings}
+        names: list[str] = []
+        others: list[str] = []
+        taken: int | None = None  # values of the list that is open
+        for argument in arguments:
+            if taken is not None and _NAME.match(argument):
+                if taken:
+                    names.append(argument)
+                    continue
+                taken = None
+            elif argument.startswith("-"):
+                taken = 0 if argument in lists else None
+            elif taken is not None:
+                taken += 1
+            others.append(argument)
+        return [*names, *others]
 
     def error(self, message: str) -> NoReturn:
         """Refuse the arguments."""
         raise InputError(f"{message} (`{self.prog} --help` lists what there is).")
 
 
-def add_tp_size(parser: argparse._ActionsContainer) -> None:
-    """The option ``--tp-size``."""
+def add_model_options(parser: argparse._ActionsContainer) -> None:
+    """The options that say how a MODEL is served and where it is read, and ``--from-log``, which replaces it."""
     parser.add_argument(
         "--tp-size",
         "-tp",
         type=whole_number("--tp-size"),
-        default=8,
+        nargs="+",
+        action="extend",
         metavar="T",
-        help="tensor-parallel size the model is served with (default 8)",
+        help=f"tensor-parallel sizes the model is served with (default {DEFAULT_TP_SIZE})",
+    )
+    parser.add_argument(
+        "--ep-size",
+        type=whole_number("--ep-size"),
+        default=1,
+        metavar="P",
+        help="expert-parallel size it is served with (default 1)",
+    )
+    parser.add_argument(
+        "--dp-attention",
+        action="store_true",
+        help="each GPU holds all attention heads (SGLang's --enable-dp-attention)",
+    )
+    parser.add_argument(
+        "--shared-experts-fusion",
+        action="store_true",
+        help="SGLang folds the shared experts into its MoE kernel, as it does where it can unless it is started with "
+        "--disable-shared-experts-fusion",
+    )
+    parser.add_argument(
+        "--quantization",
+        choices=["fp8-block"],
+        help="list what quantising while loading gives, where the model's config declares no blocks",
+    )
+    parser.add_argument("--revision", metavar="R", help="branch, tag or commit of a hub id (default main)")
+    parser.add_argument("--token", metavar="T", help="access token of the hub (default: the one you logged in with)")
+    parser.add_argument(
+        "--from-log",
+        type=Path,
+        metavar="FILE",
+        help="take the shapes from a serving log, or from a list of them, instead of a MODEL",
     )
 
 
@@ -66,10 +123,7 @@ def whole_number(option: str, least: int = 1) -> Callable[[str], int]:
     def convert(text: str) -> int:
         # int() alone also takes "1_000", surrounding blanks and the digits of every script.
         if not re.fullmatch(r"-?[0-9]+", text):
-            hint = "; write a MODEL before the options" if text[:1].isalpha() and option == "--batch-sizes" else ""
-            raise InputError(
-                f"{option} {_quoted(text)}: not a whole number; give whole numbers of at least {least}{hint}."
-            )
+            raise InputError(f"{option} {_quoted(text)}: not a whole number; give whole numbers of at least {least}.")
         if len(text) > _MOST_DIGITS:
             raise InputError(f"{option} {_quoted(text)}: too large; give a number of at most {_MOST_DIGITS} digits.")
         value = int(text)

@@ -1,58 +1,107 @@
-"""``blockscale shapes``: the weight shapes of a model, and the layers that a tensor-parallel size does not fit."""
+"""``blockscale shapes``: the weight shapes of models, and the layers that a tensor-parallel size does not fit."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from typing import TYPE_CHECKING
 
-from blockscale.cli.parsing import Parser, add_tp_size
-from blockscale.engines import engine_names
+from blockscale.cli.parsing import MODEL_HELP, Parser, add_model_options
+from blockscale.engines import Engine, engine, engine_names
 from blockscale.errors import InputError
+
+if TYPE_CHECKING:
+    from blockscale.cli.listings import Listing
 
 
 def build_parser() -> Parser:
     """The parser of ``shapes``."""
-    parser = Parser("blockscale shapes", "List the block-quantised weights of a model as one GPU holds them.")
-    parser.add_argument(
-        "model", metavar="MODEL", help="folder with a config.json, a .json file, a hub id, or the preset deepseek-v3"
-    )
-    add_tp_size(parser)
-    parser.add_argument("--engine", choices=engine_names(), help="name layers as this engine does")
+    parser = Parser("blockscale shapes", "List the block-quantised weights of models as one GPU holds them.")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=MODEL_HELP)
+    add_model_options(parser)
+    parser.add_argument("--engine", choices=engine_names(), help="list layers as this engine launches them")
     parser.add_argument(
         "--engine-version", metavar="V", help="its version (default: the installed one, else the newest)"
-    )
-    parser.add_argument(
-        "--quantization",
-        choices=["fp8-block"],
-        help="quantisation to assume where the model's config names none (the only one, and the default)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the shapes; refused layers are listed too and make the exit code 2."""
-    from blockscale.engines import engine
-    from blockscale.report.shapes import shapes_json, shapes_table
-    from blockscale.report.table import render_table
-    from blockscale.shapes import layer_shapes, load_model_config
+    """Print the shapes; refused layers make the exit code 2, the others are listed nevertheless."""
+    from blockscale.cli.listings import read_listings, require_one_source
 
-    if args.engine_version is not None:
-        if args.engine is None:
-            raise InputError(f"--engine-version {args.engine_version} without --engine: say whose version it is.")
-        engine(args.engine, args.engine_version)
-    name, config = load_model_config(args.model)
-    shapes = layer_shapes(config, args.tp_size, args.engine, name)
+    require_one_source(args.models, args.from_log)
+    chosen = _chosen_engine(args)
+    if args.from_log is not None:
+        return _list_log(args)
+    if not args.models:
+        raise InputError(
+            "neither MODEL nor --from-log is given: name a model, e.g. `blockscale shapes deepseek-v3 --tp-size 8` "
+            "(`blockscale shapes --help` lists what there is)."
+        )
+    listings = read_listings(args, args.models, [chosen])
     if args.json:
-        print(json.dumps(shapes_json(shapes), ensure_ascii=False))
+        from blockscale.report.shapes import listings_json
+
+        engines = {chosen.name: chosen.version} if chosen else {}
+        print(json.dumps(listings_json([each.shapes for each in listings], engines), ensure_ascii=False))
     else:
-        block = f"blocks of {shapes.quant.block_n}×{shapes.quant.block_k}"
-        print(f"{name} at tensor-parallel size {args.tp_size}, {block}\n")
-        print(render_table(shapes_table(shapes)))
-        for note in shapes.notes:
-            print(f"note: {note}")
+        _print_listings(listings)
     sys.stdout.flush()  # so that in a log the errors follow the table
-    for refused in shapes.refused:
-        print(f"blockscale: error: {refused}", file=sys.stderr)
-    return InputError.exit_code if shapes.refused else 0
+    several = len(listings) > 1
+    for each in listings:
+        for refused in each.shapes.refused:
+            whose = f"{each.title}: " if several else ""
+            print(f"blockscale: error: {whose}{refused}", file=sys.stderr)
+    return InputError.exit_code if any(each.shapes.refused for each in listings) else 0
+
+
+def _chosen_engine(args: argparse.Namespace) -> Engine | None:
+    """The engine asked for, None where none is.
+
+    Raises:
+        InputError: a version without an engine, or one that is none.
+    """
+    if args.engine is not None:
+        return engine(args.engine, args.engine_version)
+    if args.engine_version is not None:
+        raise InputError(f"--engine-version {args.engine_version} without --engine: say whose version it is.")
+    return None
+
+
+def _print_listings(listings: tuple[Listing, ...]) -> None:
+    from blockscale.report.shapes import heading, note_lines, shapes_table
+    from blockscale.report.table import render_table
+
+    for i, each in enumerate(listings):
+        if i:
+            print()
+        print(f"{heading(each.shapes, str(each.engine) if each.engine else None)}\n")
+        print(render_table(shapes_table(each.shapes)))
+        for note in note_lines(each.shapes):
+            print(f"note: {note}")
+    if len(listings) > 1:
+        distinct = {weight for each in listings for weight in each.shapes.weights}
+        print(f"\n{len(distinct)} distinct shapes; `blockscale tune` with the same models tunes each once.")
+
+
+def _list_log(args: argparse.Namespace) -> int:
+    from blockscale.report.shapes import launches_json, launches_table
+    from blockscale.report.table import render_table
+    from blockscale.shapes.served import read_served
+
+    served = read_served(args.from_log)
+    if args.json:
+        found = launches_json(served.launches, served.quant, served.engines, served.notes)
+        print(json.dumps(found, ensure_ascii=False))
+        return 0
+    quant = served.quant
+    whose = [", ".join(served.engines)] if served.engines else []
+    whose += [f"{quant.format} in blocks of {quant.block_n}×{quant.block_k}"] if quant else []
+    print(", ".join([f"Launched according to {args.from_log}", *whose]) + "\n")
+    print(render_table(launches_table(served.launches)))
+    for note in served.notes:
+        print(f"note: {note}")
+    return 0

@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING
 
 from blockscale.cli.devices import open_devices
 from blockscale.cli.folders import nothing_left_behind, output_folders
-from blockscale.cli.inputs import TuneInputs, chosen_engines, read_inputs, usable_engines
-from blockscale.cli.parsing import Parser, add_store, add_tp_size, out_dtype, seconds, whole_number
+from blockscale.cli.inputs import TuneInputs, read_inputs, usable_engines
+from blockscale.cli.parsing import (
+    MODEL_HELP,
+    Parser,
+    add_model_options,
+    add_store,
+    out_dtype,
+    seconds,
+    whole_number,
+)
 from blockscale.engines import Engine, engine_names, require_writable
 from blockscale.errors import IncompleteRunError, InputError
 from blockscale.executor.base import Device
 from blockscale.problem import OutDtype, QuantFormat
+from blockscale.report.weights import DevicePlan
 from blockscale.tuning.events import Note, RunSummary
 from blockscale.tuning.request import STOCK_BATCH_SIZES, TuneRequest, check_sizes, distinct_batch_sizes
 
@@ -45,13 +54,8 @@ def build_parser() -> Parser:
 
 def _add_what(parser: Parser) -> None:
     group = parser.add_argument_group("what to tune")
-    group.add_argument(
-        "models",
-        nargs="*",
-        metavar="MODEL",
-        help="folder with a config.json, a .json file, a hub id (needs the extra `hub`), or the preset deepseek-v3",
-    )
-    add_tp_size(group)
+    group.add_argument("models", nargs="*", metavar="MODEL", help=MODEL_HELP)
+    add_model_options(group)
     group.add_argument("--N", type=whole_number("--N"), metavar="N", help="rows of one weight, instead of a MODEL")
     group.add_argument("--K", type=whole_number("--K"), metavar="K", help="columns of that weight; goes with --N")
     group.add_argument(
@@ -61,10 +65,13 @@ def _add_what(parser: Parser) -> None:
         nargs="+",
         action="extend",
         metavar="M",
-        help=f"tokens of one launch: the file's keys (default {' '.join(map(str, STOCK_BATCH_SIZES))})",
+        help="tokens of one launch: the file's keys (default: those that a log weighs most, else "
+        f"{' '.join(map(str, STOCK_BATCH_SIZES))})",
     )
     group.add_argument(
-        "--input-type", choices=[*map(str, QuantFormat)], default="fp8", help="element format of A and B (default fp8)"
+        "--input-type",
+        choices=[*map(str, QuantFormat)],
+        help="element format of A and B (default: as the model's config or the log says, else fp8)",
     )
     group.add_argument(
         "--out-dtype",
@@ -78,7 +85,7 @@ def _add_what(parser: Parser) -> None:
             f"--block-{side}",
             type=whole_number(f"--block-{side}"),
             metavar=axis,
-            help=f"quantisation block along {axis} (default: as the model's config says, else 128)",
+            help=f"quantisation block along {axis} (default: as the model's config or the log says, else 128)",
         )
 
 
@@ -147,19 +154,19 @@ class _CheckedRun:
     """All that a run needs but its store, checked; nothing has been written."""
 
     groups: tuple[Group, ...]
+    plans: tuple[DevicePlan, ...]  # one a group
     notes: tuple[Note, ...]
 
 
 def run(args: argparse.Namespace) -> int:
     """Tune as the arguments say, and give the exit code."""
     inputs = read_inputs(args)
-    engines = chosen_engines(args)
-    check_sizes(_request(args, inputs, engines).problems(), inputs.quant)
+    check_sizes(_request(args, inputs, inputs.engines).problems(), inputs.quant)
     with ExitStack() as opened:
         devices = open_devices(args.device, args.gpus, args.executor, args.ray_address)
         for device in devices:
             opened.enter_context(closing(device))
-        summary = _tune(args, _checked(args, inputs, engines, devices))
+        summary = _tune(args, _checked(args, inputs, devices))
     if not summary.complete:
         raise IncompleteRunError(
             "some problems have no valid candidate, so their entries are missing; the table names them. The same "
@@ -168,9 +175,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _checked(
-    args: argparse.Namespace, inputs: TuneInputs, engines: tuple[Engine, ...], devices: Sequence[Device]
-) -> _CheckedRun:
+def _checked(args: argparse.Namespace, inputs: TuneInputs, devices: Sequence[Device]) -> _CheckedRun:
     """Refuse all that can be refused without writing anything."""
     from blockscale.store import locate
     from blockscale.tuning.groups import Group
@@ -183,13 +188,16 @@ def _checked(
             "names of their own; leave it out, or choose GPUs of one model with --gpus."
         )
     groups: list[Group] = []
-    _, repeated = distinct_batch_sizes(args.batch_sizes or STOCK_BATCH_SIZES)
+    plans: list[DevicePlan] = []
+    _, repeated = distinct_batch_sizes(inputs.batch_sizes)
     texts = [Note(text) for text in (*inputs.notes, *repeated)]
+    texts += [Note(text, warning=True) for text in inputs.warnings]
     for device in devices:
-        usable, left_out = usable_engines(engines, inputs.quant, device.spec, explicit=bool(args.engine))
+        usable, left_out = usable_engines(inputs.engines, inputs.quant, device.spec, explicit=bool(args.engine))
         request = _request(args, inputs, usable)
         check_request(request, usable, device, locate(args.store))
         groups.append(Group(request, usable, device))
+        plans.append(inputs.plan(usable, args.device_name or device.spec.name, request.batch_sizes))
         texts += [Note(text, warning=True) for text in left_out]
     if args.device_name and args.device_name != names[0]:
         texts.append(
@@ -199,13 +207,14 @@ def _checked(
                 warning=True,
             )
         )
-    return _CheckedRun(tuple(groups), tuple(texts))
+    return _CheckedRun(tuple(groups), tuple(plans), tuple(texts))
 
 
 def _request(args: argparse.Namespace, inputs: TuneInputs, engines: tuple[Engine, ...]) -> TuneRequest:
-    batch_sizes, _ = distinct_batch_sizes(args.batch_sizes or STOCK_BATCH_SIZES)
+    batch_sizes, _ = distinct_batch_sizes(inputs.batch_sizes)
+    weights = inputs.weights_for(engines)
     return TuneRequest(
-        weights=inputs.weights,
+        weights=weights,
         batch_sizes=batch_sizes,
         folders=output_folders(args.save_path, [e.name for e in engines]),
         engine_versions=tuple((e.name, e.version) for e in engines),
@@ -217,6 +226,9 @@ def _request(args: argparse.Namespace, inputs: TuneInputs, engines: tuple[Engine
         time_budget_s=args.time_budget,
         seed=args.seed,
         overwrite=args.overwrite,
+        not_launched=tuple(
+            (e.name, weight) for weight in weights for e in engines if e.name not in inputs.launched_by(weight, engines)
+        ),
     )
 
 
@@ -226,13 +238,16 @@ def _tune(args: argparse.Namespace, checked: _CheckedRun) -> RunSummary:
     from blockscale.store import Store
     from blockscale.tuning.groups import run_groups
 
-    if args.device == "cuda" and not (args.yes or args.json) and sys.stdin.isatty() and sys.stdout.isatty():
-        confirmed(checked.groups)
+    asks = args.device == "cuda" and not (args.yes or args.json) and sys.stdin.isatty() and sys.stdout.isatty()
+    if asks:
+        confirmed(checked.groups, checked.plans)
     folders = dict.fromkeys(folder for group in checked.groups for _, folder in group.request.folders)
     with nothing_left_behind(folders):
         for folder in folders:
             require_writable(folder)
-        with Store.open(args.store) as store, watch(checked.groups, as_json=args.json) as view:
+        with Store.open(args.store) as store, watch(checked.groups, checked.plans, as_json=args.json) as view:
+            for plan in () if asks else checked.plans:
+                view(plan)
             for note in checked.notes:
                 view(note)
             return run_groups(checked.groups, store, view)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from blockscale.report.weights import DevicePlan, Use, plan_json, uses_json
 from blockscale.tuning.events import Event, FileWritten, Note, ProblemResult, RunStarted, RunSummary, TimeSpent
 
 
-def json_line(event: Event) -> str | None:
-    """One event as one line of JSON; None for events that lines leave out (single trials, starts of problems)."""
-    record = _record(event)
+def json_line(event: Event | DevicePlan, serves: Mapping[Path, Sequence[Use]] | None = None) -> str | None:
+    """One event as one line of JSON; None for events that lines leave out (single trials, starts of problems).
+
+    ``serves`` names the layers that will read each file, where they are known.
+    """
+    record = _record(event, serves or {})
     return None if record is None else json.dumps(record, ensure_ascii=False)
 
 
@@ -26,8 +32,10 @@ def plain_line(event: FileWritten | Note | TimeSpent) -> str:
             return _time_line(event)
 
 
-def _record(event: Event) -> dict[str, Any] | None:
+def _record(event: Event | DevicePlan, serves: Mapping[Path, Sequence[Use]]) -> dict[str, Any] | None:
     match event:
+        case DevicePlan():
+            return plan_json(event)
         case RunStarted():
             return {
                 "event": "run",
@@ -39,7 +47,13 @@ def _record(event: Event) -> dict[str, Any] | None:
         case ProblemResult():
             return {"event": "problem", **_problem(event)}
         case FileWritten():
-            return {"event": "file", "engine": event.engine, "path": str(event.path), "keys": list(event.keys)}
+            return {
+                "event": "file",
+                "engine": event.engine,
+                "path": str(event.path),
+                "keys": list(event.keys),
+                "serves": uses_json(serves.get(event.path, ())),
+            }
         case Note():
             return {"event": "warning" if event.warning else "note", "text": event.text}
         case TimeSpent():

@@ -30,17 +30,21 @@ class Plan:
     @property
     def problems(self) -> int:
         """Problems over all engines."""
-        return len(self.request.problems()) * len(self.request.folders)
+        return len(self._problems())
+
+    def _problems(self) -> list[Problem]:
+        return [problem for engine, _ in self.request.folders for problem in self.request.problems(engine)]
 
     @property
     def expected_s(self) -> float:
         """Compiling and measuring overlap, so the longer of the two decides; a time budget caps it."""
-        measure_s = self.candidates * len(self.request.folders) * sum(map(measuring_s, self.request.problems()))
+        measure_s = self.candidates * sum(map(measuring_s, self._problems()))
         measure_s /= self.gpus
-        problems = self.request.problems()
-        shared = min(len(problems), _CONFIGS_OF_A_CLASS * len(set(map(_code_class, problems))))
-        compiled = self.candidates * len(self.request.folders) * shared
-        compile_s = compiled * _COMPILE_CPU_S / max(self.cpus, 1)
+        shared = 0
+        for engine, _ in self.request.folders:
+            problems = self.request.problems(engine)
+            shared += min(len(problems), _CONFIGS_OF_A_CLASS * len(set(map(_code_class, problems))))
+        compile_s = self.candidates * shared * _COMPILE_CPU_S / max(self.cpus, 1)
         budget_s = self.request.time_budget_s
         longest_s = max(measure_s, compile_s)
         return longest_s if budget_s is None else min(longest_s, budget_s / self.gpus)

@@ -25,6 +25,7 @@ class TuneRequest:
 
     ``batch_sizes`` are tokens, ascending and distinct; ``time_budget_s`` is device time for the whole run;
     ``trials`` bounds the screened candidates of a problem. ``folders`` gives each engine's output folder.
+    ``not_launched`` names (engine, weight) pairs that are left out, since that engine launches no such GEMM.
     """
 
     weights: tuple[WeightShape, ...]
@@ -39,14 +40,20 @@ class TuneRequest:
     time_budget_s: float | None = None
     seed: int = 0
     overwrite: bool = False
+    not_launched: tuple[tuple[str, WeightShape], ...] = ()
 
     def problem(self, weight: WeightShape, batch_size: int) -> Problem:
         """The problem of one weight at one batch size."""
         return Problem(GemmShape(batch_size, weight.N, weight.K), self.quant, self.out_dtype)
 
-    def problems(self) -> list[Problem]:
-        """All problems, by weight in the order given, then by ascending batch size."""
-        return [self.problem(w, m) for w in self.weights for m in self.batch_sizes]
+    def weights_of(self, engine: str) -> tuple[WeightShape, ...]:
+        """The weights that are tuned for the named engine, in the order given."""
+        return tuple(w for w in self.weights if (engine, w) not in self.not_launched)
+
+    def problems(self, engine: str | None = None) -> list[Problem]:
+        """The problems of the named engine, or of any, by weight in the order given, then by ascending batch size."""
+        weights = self.weights if engine is None else self.weights_of(engine)
+        return [self.problem(w, m) for w in weights for m in self.batch_sizes]
 
     def target(self, engine: Engine, weight: WeightShape, spec: DeviceSpec) -> FileTarget:
         """The file of one weight for one engine."""
@@ -70,6 +77,8 @@ class TuneRequest:
             "overwrite": self.overwrite,
             "environment": environment.key,
         }
+        if self.not_launched:
+            values["not_launched"] = [[name, w.N, w.K] for name, w in self.not_launched]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
