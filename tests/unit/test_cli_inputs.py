@@ -144,6 +144,17 @@ def test_how_a_model_is_served_reaches_the_rules(given, asked, monkeypatch):
     assert heard == asked
 
 
+def test_a_note_names_its_model_where_it_is_not_of_all(monkeypatch, tmp_path):
+    notes = {"a": ("of both", "of a alone"), "b": ("of both",)}
+
+    def shapes(model, parallelism, engine, **options):
+        return replace(shapes_by_engine(model, parallelism, engine), name=model.name, notes=notes[model.name])
+
+    monkeypatch.setattr(listings, "layer_shapes", shapes)
+    found = inputs.read_inputs(arguments(a_model(tmp_path, "a"), a_model(tmp_path, "b"), "--engine", "vllm"))
+    assert found.notes == ("of both", "a: of a alone")
+
+
 def test_unverified_layers_are_warned_of(monkeypatch):
     def shapes(model, parallelism, engine, **options):
         return replace(shapes_by_engine(model, parallelism, engine), unverified="read from its checkpoint")

@@ -11,6 +11,7 @@ from blockscale.engines import Engine, engine, installed_engines
 from blockscale.errors import InputError
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import QuantFormat, QuantScheme, WeightShape
+from blockscale.report.shapes import note_lines
 from blockscale.report.weights import DevicePlan, PlannedWeight, Use
 from blockscale.tuning.request import STOCK_BATCH_SIZES
 
@@ -109,7 +110,7 @@ def _of_models(args: argparse.Namespace, engines: tuple[Engine, ...], listings: 
         engines,
         args.batch_sizes or STOCK_BATCH_SIZES,
         uses={weight: tuple(found) for weight, found in uses.items()},
-        notes=tuple(dict.fromkeys(text for listing in listings for text in listing.shapes.notes)),
+        notes=tuple(_notes(listings)),
         warnings=(
             *(_mismatch(name, given, quant) for given, name in quants.items() if given != quant),
             *dict.fromkeys(
@@ -148,6 +149,16 @@ def _use(listing: Listing, weight: WeightShape) -> Use:
         tuple(dict.fromkeys(each.layer for each in layers)),
         sum(each.count for each in layers),
     )
+
+
+def _notes(listings: Sequence[Listing]) -> list[str]:
+    """What there is to know of the models' layers, each text once; it names the models where it is not of all."""
+    names: dict[str, dict[str, None]] = {}
+    for listing in listings:
+        for text in note_lines(listing.shapes):
+            names.setdefault(text, {})[listing.shapes.name] = None
+    models = {listing.shapes.name for listing in listings}
+    return [text if set(of) == models else f"{', '.join(of)}: {text}" for text, of in names.items()]
 
 
 def _mismatch(name: str, given: QuantScheme, asked: QuantScheme) -> str:
