@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from blockscale.hardware import H200
 from blockscale.measure.protocol import Measured
 from blockscale.problem import Candidate, GemmShape, Kernel, Problem, TileConfig, TrialStatus
-from blockscale.shapes import layer_shapes, load_model_config
+from blockscale.shapes import Parallelism, layer_shapes, load_model
 from blockscale.tuning.request import STOCK_BATCH_SIZES
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -51,8 +51,8 @@ def test_a_cold_run_is_measured_whole_and_leaves_its_files(tmp_path: Path) -> No
 
 
 def test_the_job_of_a_model_is_what_the_model_launches() -> None:
-    name, config = load_model_config("deepseek-v3")
-    assert set(whole_model.weights_of("deepseek-v3")) == set(layer_shapes(config, 8, None, name).weights)
+    launched = layer_shapes(load_model("deepseek-v3"), Parallelism(8))
+    assert set(whole_model.weights_of("deepseek-v3")) == set(launched.weights)
 
 
 def test_wall_time_is_split_without_rest() -> None:

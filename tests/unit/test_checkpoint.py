@@ -7,7 +7,7 @@ import pytest
 
 from blockscale.errors import InputError
 from blockscale.problem import QuantFormat, QuantScheme, ceil_div
-from blockscale.shapes import PRESETS, layer_shapes
+from blockscale.shapes import PRESETS, Parallelism, layer_shapes
 from blockscale.shapes.checkpoint import StoredTensor, family
 from blockscale.shapes.source import Model
 
@@ -112,7 +112,7 @@ CHECKPOINTS = {
 def test_a_checkpoint_shows_what_the_rules_of_its_family_say(name: str, tp_size: int) -> None:
     config, tensors = CHECKPOINTS[name]
     read = listing(Model(name, config, tensors), tp_size)
-    known = layer_shapes(config, tp_size)
+    known = layer_shapes(Model(name, config), Parallelism(tp_size))
     assert sorted(read.values()) == sorted((s.N, s.K, s.split, s.count) for s in known.shapes)
 
 

@@ -9,6 +9,8 @@ from blockscale.errors import InputError
 
 WAY_OUT = "Give the weight's sizes with --N and --K instead."
 
+_MOST_LAYERS = 10_000  # far beyond any model; each one is looked at
+
 
 class Fields:
     """The sizes of a model's text part; multimodal configs nest it under ``text_config``."""
@@ -33,6 +35,26 @@ class Fields:
         """As ``size``, 0 allowed."""
         return self._integer(name, 0, default)
 
+    def layers(self, name: str = "num_hidden_layers") -> range:
+        """The indices of the decoder layers that ``name`` counts.
+
+        Raises:
+            InputError: as ``size``, or there are more than 10,000.
+        """
+        layers = self.size(name)
+        if layers > _MOST_LAYERS:
+            raise InputError(f"config field {name} = {layers} is more than the {_MOST_LAYERS} layers read. {WAY_OUT}")
+        return range(layers)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false; ``default`` where the field is absent or null."""
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise InputError(f"config field {name} = {value!r} is neither true nor false. {WAY_OUT}")
+        return value
+
     def integers(self, name: str) -> tuple[int, ...]:
         """A list of integers, empty where the field is absent or null."""
         value = self._values.get(name)
@@ -41,6 +63,31 @@ class Fields:
         if not isinstance(value, list) or not all(type(each) is int for each in value):
             raise InputError(f"config field {name} = {value!r} is no list of integers. {WAY_OUT}")
         return tuple(value)
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        """A list of names, empty where the field is absent or null."""
+        value = self._values.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise InputError(f"config field {name} = {value!r} is no list of names. {WAY_OUT}")
+        return tuple(value)
+
+    def text(self, name: str) -> str:
+        """A text, empty where the field is absent or null."""
+        value = self._values.get(name)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise InputError(f"config field {name} = {value!r} is no text. {WAY_OUT}")
+        return value
+
+    def nested(self, name: str) -> Fields:
+        """The fields of an object, none where the field is absent or null."""
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            raise InputError(f"config field {name} = {value!r} is no object. {WAY_OUT}")
+        return Fields(value or {})
 
     def _integer(self, name: str, least: int, default: int | None) -> int:
         value = self._values.get(name)

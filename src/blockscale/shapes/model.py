@@ -1,4 +1,4 @@
-"""From a model's config and a tensor-parallel size to the GEMM shapes that its layers have on one GPU."""
+"""From a model's config and the GPUs that share it to the GEMM shapes that its layers have on one GPU."""
 
 from __future__ import annotations
 
@@ -8,42 +8,24 @@ from typing import Any, Protocol
 
 from blockscale.errors import InputError
 from blockscale.problem import QuantScheme, WeightShape
-from blockscale.shapes import deepseek_v3, dense, qwen3_moe
+from blockscale.shapes import (
+    checkpoint,
+    deepseek_v3,
+    deepseek_v4,
+    dense,
+    glm4_moe,
+    llama4,
+    longcat,
+    qwen3_moe,
+    qwen3_next,
+    sliding,
+)
+from blockscale.shapes.exclusions import keep_quantised
 from blockscale.shapes.fields import WAY_OUT, Fields
-from blockscale.shapes.quantization import read_quantization
+from blockscale.shapes.parallelism import EngineVersion, Parallelism, Role
+from blockscale.shapes.quantization import Quantisation, read_quantization
 from blockscale.shapes.rules import Family, Layer, tp_sizes_that_work
 from blockscale.shapes.source import Model
-
-
-class EngineVersion(Protocol):
-    """One version of one engine, as far as listing layers needs it; ``blockscale.engines.Engine`` is one."""
-
-    @property
-    def name(self) -> str:
-        """``sglang`` or ``vllm``."""
-
-    def since(self, version: str | None) -> bool:
-        """Whether it is ``version`` or newer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parallelism:
-    """How a model is spread over GPUs.
-
-    ``tp_size`` GPUs share each layer; ``ep_size`` of them share out the routed experts whole; with ``dp_attention``
-    each GPU holds the attention of all heads and serves its own requests (SGLang's ``--enable-dp-attention``).
-    """
-
-    tp_size: int
-    ep_size: int = 1
-    dp_attention: bool = False
-
-    def __post_init__(self) -> None:
-        for what, size, option in (("tensor", self.tp_size, "--tp-size"), ("expert", self.ep_size, "--ep-size")):
-            if type(size) is not int or size < 1:
-                raise InputError(
-                    f"{what}-parallel size {size!r} is no whole number of at least 1: give one with {option}."
-                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,77 +84,158 @@ class ModelShapes:
         return tuple(dict.fromkeys(shape.weight for shape in self.shapes))
 
 
-class _FamilyModule(Protocol):
+class FamilyModule(Protocol):
+    """What a module of a family has; ``SOURCES`` names the files of each engine that its rules were checked against."""
+
     @property
-    def ARCHITECTURES(self) -> tuple[str, ...]: ...
+    def ARCHITECTURES(self) -> tuple[str, ...]:
+        """Names under ``architectures`` in a config."""
+
     @property
-    def MODEL_TYPES(self) -> tuple[str, ...]: ...
-    def family(self, fields: Fields, engine: str | None) -> Family: ...
+    def MODEL_TYPES(self) -> tuple[str, ...]:
+        """Names under ``model_type``, which count where no architecture is named."""
+
+    @property
+    def SOURCES(self) -> dict[str, str]:
+        """Files by engine and version."""
+
+    def family(self, fields: Fields, engine: EngineVersion | None) -> Family:
+        """The layers of a model."""
 
 
-# A new family is a module with these three names, and its place here.
-_FAMILIES: tuple[_FamilyModule, ...] = (deepseek_v3, dense, qwen3_moe)
+# A new family is a module with these four names, and its place here.
+FAMILIES: tuple[FamilyModule, ...] = (
+    deepseek_v3,
+    deepseek_v4,
+    dense,
+    qwen3_moe,
+    qwen3_next,
+    glm4_moe,
+    llama4,
+    longcat,
+    sliding,
+)
+
+_UNCHECKED = {
+    "Step3p7FlashForCausalLM": "vLLM 0.33.0 and SGLang 0.5.23 have no such architecture; it is read as Step 3.7.",
+}
 
 
 def known_architectures() -> tuple[str, ...]:
     """Names of the architectures whose layers are known."""
-    return tuple(name for module in _FAMILIES for name in module.ARCHITECTURES)
+    return tuple(name for module in FAMILIES for name in module.ARCHITECTURES)
 
 
 def layer_shapes(
-    model: Model | Mapping[str, Any],
-    parallelism: Parallelism | int,
-    engine: EngineVersion | str | None = None,
-    name: str | None = None,
+    model: Model,
+    parallelism: Parallelism,
+    engine: EngineVersion | None = None,
     *,
     assume_block_quantised: bool = False,
     shared_experts_in_moe: bool = False,
 ) -> ModelShapes:
-    """The shapes of a model's layers on one of its GPUs; ``engine`` settles what engines and versions differ in.
+    """The shapes of a model's layers on one of its GPUs.
+
+    ``engine`` settles what engines and versions differ in; without it the listing is what the newest ones agree on.
+    ``assume_block_quantised``: FP8 in blocks of 128×128 where the config declares no quantisation in blocks.
+    ``shared_experts_in_moe``: shared experts run in the MoE kernel, which leaves no GEMM of theirs. A layer whose parts
+    are refused is listed in ``refused``, the others nevertheless in ``shapes``.
 
     Raises:
-        InputError: the architecture is unknown, the model is not quantised in blocks, or the config lacks a field.
+        InputError: the architecture is unknown and there is no checkpoint to read, the model is not quantised in
+            blocks, the config lacks a field, or the engine has no such parallelism.
     """
-    if not isinstance(parallelism, Parallelism):
-        parallelism = Parallelism(parallelism)
-    if not isinstance(model, Model):
-        model = Model(name or "", model)
-    tp_size, model_config = parallelism.tp_size, model.config
-    engine_name = engine if engine is None or isinstance(engine, str) else engine.name
-    module, architecture = _module_for(model_config)
-    quant, assumed = read_quantization(model_config)
-    family = module.family(Fields(model_config), engine_name)
+    if engine is not None and engine.name == "vllm" and parallelism.dp_attention:
+        raise InputError("DP attention is SGLang's: for vLLM give the --tp-size of one data-parallel replica instead.")
+    quantisation = read_quantization(
+        model.config, engine=None if engine is None else engine.name, assume_block_quantised=assume_block_quantised
+    )
+    family, unverified = _family(model, quantisation, engine)
+    folded = shared_experts_in_moe and any(layer.role is Role.SHARED_EXPERT for layer in family.layers)
     shapes: list[LayerShape] = []
     refused: list[RefusedLayer] = []
+    notes = [*quantisation.notes, *family.notes]
     for layer in family.layers:
-        reason = layer.refusal(tp_size, quant)
+        kept = keep_quantised(layer, quantisation.in_blocks)
+        if kept.note:
+            notes.append(kept.note)
+        if kept.layer is None or (folded and layer.role is Role.SHARED_EXPERT):
+            continue
+        gpus = parallelism.gpus_for(layer.role, engine)
+        reason = kept.mixed or layer.refusal(gpus, quantisation.scheme)
         if reason is None:
-            shapes.append(_shape(layer, tp_size))
+            shapes.append(_shape(kept.layer, gpus))
         else:
-            refused.append(RefusedLayer(layer.name, reason, tuple(tp_sizes_that_work(layer, family.heads, quant))))
-    return ModelShapes(
-        model.name or architecture, parallelism, quant, tuple(shapes), tuple(refused), notes=(*assumed, *family.notes)
+            work = tp_sizes_that_work(layer, family.heads, quantisation.scheme, parallelism, engine)
+            refused.append(RefusedLayer(layer.name, reason, () if kept.mixed else tuple(work)))
+    notes += _notes(family, parallelism, quantisation.scheme, engine, folded)
+    name = model.name or _architecture(model.config)
+    return ModelShapes(name, parallelism, quantisation.scheme, tuple(shapes), tuple(refused), tuple(notes), unverified)
+
+
+def _shape(layer: Layer, gpus: int) -> LayerShape:
+    weight = layer.weight(gpus)
+    return LayerShape(layer.name, weight.N, weight.K, str(layer.split), layer.count, layer.note)
+
+
+def _notes(
+    family: Family, parallelism: Parallelism, quant: QuantScheme, engine: EngineVersion | None, folded: bool
+) -> list[str]:
+    """What holds of experts, routed and shared."""
+    notes = [] if family.experts is None else [family.experts.note(parallelism, quant)]
+    if not any(layer.role is Role.SHARED_EXPERT for layer in family.layers):
+        return notes
+    if folded:
+        notes.append("Shared experts are left out: they are folded into the MoE kernel.")
+    elif engine is None or engine.name == "sglang":
+        notes.append("SGLang may fold the shared experts into its MoE kernel: their GEMMs are not run then.")
+        if parallelism.ep_size > 1:
+            notes.append("With an all-to-all backend such as DeepEP, SGLang holds shared experts whole on each GPU.")
+    return notes
+
+
+def _family(model: Model, quantisation: Quantisation, engine: EngineVersion | None) -> tuple[Family, str | None]:
+    """The model's layers, and why they could not be checked against an engine, None where they were."""
+    module, unverified = _module_for(model.config)
+    if module is not None:
+        return module.family(Fields(model.config), engine), unverified
+    return checkpoint.family(model, quantisation.scheme), (
+        f"architecture {_architecture(model.config)} has no rules here: its layers are read from names, shapes "
+        "and scales of its checkpoint."
     )
 
 
-def _shape(layer: Layer, tp_size: int) -> LayerShape:
-    weight = layer.weight(tp_size)
-    return LayerShape(layer.name, weight.N, weight.K, str(layer.split), layer.count)
+def _module_for(config: Mapping[str, Any]) -> tuple[FamilyModule | None, str | None]:
+    """The family's module, None where there is none, and why it could not be checked.
+
+    ``architectures`` decides before ``model_type``; those of a nested ``text_config`` where the wrapper is not known.
+    """
+    for name in _names(config):
+        for module in FAMILIES:
+            if name in module.ARCHITECTURES:
+                return module, _UNCHECKED.get(name)
+    if not _names(config):
+        for module in FAMILIES:
+            if config.get("model_type") in module.MODEL_TYPES:
+                return module, None
+    nested = config.get("text_config")
+    if isinstance(nested, Mapping):
+        module_of_text, _ = _module_for({key: value for key, value in nested.items() if key != "text_config"})
+        if module_of_text is not None:
+            return (
+                module_of_text,
+                f"architecture {_architecture(config)} is not known; its text part is read as {_architecture(nested)}.",
+            )
+    return None, None
 
 
-def _module_for(config: Mapping[str, Any]) -> tuple[_FamilyModule, str]:
-    """The family's module, and the architecture's name; ``architectures`` decides before ``model_type``."""
+def _names(config: Mapping[str, Any]) -> list[str]:
     architectures = config.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         raise InputError(f"config field architectures = {architectures!r} is no list of names. {WAY_OUT}")
-    for name in architectures:
-        for module in _FAMILIES:
-            if name in module.ARCHITECTURES:
-                return module, name
-    model_type = config.get("model_type")
-    if not architectures:
-        for module in _FAMILIES:
-            if model_type in module.MODEL_TYPES:
-                return module, str(model_type)
-    named = ", ".join(architectures) or (f"model_type {model_type}" if model_type else "one without a name")
-    raise InputError(f"architecture {named} is not known; known are {', '.join(known_architectures())}. {WAY_OUT}")
+    return architectures
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    """What the config calls itself."""
+    return ", ".join(_names(config)) or str(config.get("model_type") or "without a name")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from blockscale.shapes.parallelism import Role
 from blockscale.shapes.rules import Layer, Part, Split
 
 Sizes = tuple[int, int]  # N and K of a stored weight
@@ -66,6 +67,8 @@ _FORWARD = (*_WHOLE, *_ATTENTION_N, *_ATTENTION_K, *_MLP_N, *_MLP_K)
 # The sparse-attention indexer of DeepSeek-V3.2 and after is held whole by each GPU.
 _INDEXER = "indexer"
 
+_SHARED_EXPERT = frozenset(("shared_expert", "shared_experts", "share_expert"))
+
 # Stored in blocks, but not run by the block-scaled linear layer: why.
 _RUN_OTHERWISE = {
     (_INDEXER, "wk"): "engines run it in BF16",
@@ -97,7 +100,8 @@ def place_in_forward_pass(name: str) -> tuple[int, str]:
 def fused(fusion: Fusion, name: str, sizes: Mapping[str, Sizes], heads: Heads) -> Layer:
     """The GEMM of modules that are run as one; they have one input size."""
     outputs = tuple(_output(module, sizes[module][0], heads) for module in fusion.modules)
-    return Layer(name, fusion.split, outputs, Part("input", sizes[fusion.modules[0]][1]), 1)
+    role = _role_of(name, fusion.modules[0])
+    return Layer(name, fusion.split, outputs, Part("input", sizes[fusion.modules[0]][1]), 1, role=role)
 
 
 def single(name: str, split: Split | None, module: str, size: Sizes, heads: Heads) -> Layer:
@@ -110,7 +114,14 @@ def single(name: str, split: Split | None, module: str, size: Sizes, heads: Head
         outputs = Part("gate", size[0] // 2), Part("up", size[0] // 2)
     elif module in _ATTENTION_OUTPUT:
         inputs = heads.part("attention", size[1], heads.query)
-    return Layer(name, split or Split.REPLICATED, outputs, inputs, 1)
+    return Layer(name, split or Split.REPLICATED, outputs, inputs, 1, role=_role_of(name, module))
+
+
+def _role_of(name: str, module: str) -> Role:
+    """What a module is part of, told by its own name and the path before it."""
+    if module in _WHOLE or module in _ATTENTION_N or module in _ATTENTION_K:
+        return Role.ATTENTION
+    return Role.SHARED_EXPERT if _SHARED_EXPERT.intersection(name.split(".")) else Role.MLP
 
 
 def _output(module: str, size: int, heads: Heads) -> Part:

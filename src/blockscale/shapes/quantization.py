@@ -1,54 +1,185 @@
-"""The block quantisation that a model's config declares."""
+"""The block quantisation that a model's config declares, and which of its layers it leaves out.
+
+Spellings and matching as vLLM 0.33.0 (``quantization/fp8.py``, ``compressed_tensors``, ``modelopt.py``) and
+SGLang 0.5.23 (``quantization/fp8.py``, ``utils.py``) read them.
+"""
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from blockscale.errors import InputError
 from blockscale.problem import QuantFormat, QuantScheme
+from blockscale.shapes.exclusions import NOTHING, Names
 from blockscale.shapes.fields import WAY_OUT
 
-ASSUMED = "The config declares no quantisation: FP8 in blocks of 128×128 is assumed, as quantising while loading gives."
+ASSUME = "--quantization fp8-block"
+ASSUMED = f"FP8 in blocks of 128×128 is assumed ({ASSUME}), as vLLM's --quantization fp8_per_block gives while loading."
+_POWERS_OF_TWO = (
+    "scale_fmt is ue8m0: scales are powers of two, which the Triton kernel takes as it takes others; DeepGEMM and "
+    "FlashInfer come before it where the engine has them."
+)
+_MODELOPT_BLOCK = "FP8_PB_WO"  # blocks of 128×128; the one block format of ModelOpt
+_ONLY_BLOCKS = (
+    f"Choose a block-quantised checkpoint, list what quantising while loading would give with {ASSUME}, or "
+    + ("give sizes with --N and --K.")
+)
 
 
-def read_quantization(config: Mapping[str, Any]) -> tuple[QuantScheme, tuple[str, ...]]:
-    """The scheme, and notes on what was assumed where the config is silent.
+@dataclass(frozen=True, slots=True)
+class Quantisation:
+    """The scheme of the layers that are quantised in blocks, and the names of those that are not."""
 
-    Understands ``weight_block_size`` (FP8 and block INT8) and compressed-tensors' ``config_groups`` with strategy
-    ``block``.
+    scheme: QuantScheme
+    unquantised: Names = NOTHING
+    otherwise: tuple[Names, ...] = ()  # what groups with another strategy take, in the order of the config
+    blocks: tuple[Names, ...] = ()  # what groups with blocks take; none: everything else
+    notes: tuple[str, ...] = ()
+
+    def in_blocks(self, path: str) -> bool:
+        """Whether the linear layer at ``path`` (from ``layers.`` on) is quantised in blocks."""
+        if self.unquantised.match(path):
+            return False
+        if not self.blocks:
+            return True
+        by_name = [names.match(path) for names in (*self.blocks, *self.otherwise)]
+        if any(by_name):
+            return any(by_name[: len(self.blocks)])
+        return any(names.all_linear for names in self.blocks)
+
+
+def read_quantization(
+    config: Mapping[str, Any], *, engine: str | None = None, assume_block_quantised: bool = False
+) -> Quantisation:
+    """What the config declares; FP8 in blocks of 128×128 where it declares none and it is to be assumed.
+
+    Understands ``weight_block_size`` (FP8 and block INT8), compressed-tensors' ``config_groups`` with strategy
+    ``block`` and ModelOpt's ``FP8_PB_WO``. ``engine`` settles how names of unquantised layers are matched.
 
     Raises:
-        InputError: the model is quantised, but not in blocks, or the declaration is malformed.
+        InputError: the model is not quantised in blocks, or the declaration is malformed.
     """
-    declared = config.get("quantization_config")
-    if declared is None and isinstance(config.get("text_config"), Mapping):
-        declared = config["text_config"].get("quantization_config")
-    if declared is None:
-        return QuantScheme(), (ASSUMED,)
-    if not isinstance(declared, Mapping):
-        raise InputError(f"quantization_config = {declared!r} is no object. {WAY_OUT}")
-    method = str(declared.get("quant_method", "unknown"))
-    if declared.get("weight_block_size") is not None:
-        form = QuantFormat.INT8 if "int8" in method else QuantFormat.FP8
-        return _scheme(form, declared["weight_block_size"]), ()
-    for weights in _group_weights(declared):
-        if weights.get("strategy") == "block":
+    declared = _declared(config)
+    quantisation = None if declared is None else _read(declared, engine)
+    if quantisation is not None:
+        return quantisation
+    if assume_block_quantised:
+        return Quantisation(QuantScheme(), notes=(ASSUMED,))
+    raise InputError(f"the model is {_what_it_is(config, declared)}, so no block-scaled GEMM runs. {_ONLY_BLOCKS}")
+
+
+def _declared(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    nested = config.get("text_config")
+    for place in (config, nested if isinstance(nested, Mapping) else {}):
+        for name in ("quantization_config", "compression_config"):
+            declared = place.get(name)
+            if declared is None or declared == {}:
+                continue
+            if not isinstance(declared, Mapping):
+                raise InputError(f"{name} = {declared!r} is no object. {WAY_OUT}")
+            return declared
+    return None
+
+
+def _read(declared: Mapping[str, Any], engine: str | None) -> Quantisation | None:
+    """The block quantisation, None where it is another."""
+    method = str(declared.get("quant_method", "")).lower()
+    block = declared.get("weight_block_size")
+    if block is not None and method != "mxfp8":
+        return _with_block_size(declared, method, block, engine)
+    if str(declared.get("quant_algo", "")).upper() == _MODELOPT_BLOCK:
+        names = [*_names(declared, "ignore"), *_names(declared, "exclude_modules")]
+        return Quantisation(QuantScheme(), Names.of([_from_wildcard(name) for name in names], anywhere=True))
+    return _with_groups(declared)
+
+
+def _with_block_size(declared: Mapping[str, Any], method: str, block: object, engine: str | None) -> Quantisation:
+    scheme = _scheme(QuantFormat.INT8 if "int8" in method else QuantFormat.FP8, block)
+    if declared.get("activation_scheme", "dynamic") != "dynamic":
+        raise InputError(
+            f"activation_scheme = {declared['activation_scheme']!r} with weight_block_size: engines quantise "
+            f"activations in blocks only while running (dynamic), and refuse the model. {WAY_OUT}"
+        )
+    # vLLM looks at ignored_layers first and compares whole names, SGLang (as transformers) at parts of a path.
+    names = _names(declared, "ignored_layers") or _names(declared, "modules_to_not_convert")
+    notes = (_POWERS_OF_TWO,) if declared.get("scale_fmt") == "ue8m0" else ()
+    return Quantisation(scheme, Names.of(names, anywhere=engine != "vllm"), notes=notes)
+
+
+def _with_groups(declared: Mapping[str, Any]) -> Quantisation | None:
+    """Compressed-tensors: groups of layers, each with a strategy of its own; None where no group has blocks."""
+    blocks: list[Names] = []
+    otherwise: list[Names] = []
+    schemes: dict[QuantScheme, None] = {}
+    for group in _groups(declared):
+        weights = group.get("weights")
+        names = Names.of(_names(group, "targets") or ["Linear"], anywhere=False)
+        if isinstance(weights, Mapping) and weights.get("strategy") == "block" and weights.get("num_bits", 8) == 8:
             form = QuantFormat.INT8 if weights.get("type") == "int" else QuantFormat.FP8
-            return _scheme(form, weights.get("block_structure")), ()
-    raise InputError(
-        f"the model is quantised with {method!r}, not in blocks, so its layers run on no block-scaled GEMM: choose a "
-        "block-quantised checkpoint, or give sizes with --N and --K."
-    )
+            schemes[_scheme(form, weights.get("block_structure"))] = None
+            blocks.append(names)
+        else:
+            otherwise.append(names)
+    if not blocks:
+        return None
+    if len(schemes) > 1:
+        listed = " and ".join(f"{scheme.block_n}×{scheme.block_k}" for scheme in schemes)
+        raise InputError(
+            f"the model's groups are quantised in different blocks ({listed}): no listing holds both. {WAY_OUT}"
+        )
+    unquantised = Names.of(_names(declared, "ignore"), anywhere=False)
+    return Quantisation(next(iter(schemes)), unquantised, tuple(otherwise), tuple(blocks))
 
 
-def _group_weights(declared: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _groups(declared: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     groups = declared.get("config_groups")
-    if not isinstance(groups, Mapping):
+    return [each for each in groups.values() if isinstance(each, Mapping)] if isinstance(groups, Mapping) else []
+
+
+def _names(declared: Mapping[str, Any], field: str) -> list[str]:
+    value = declared.get(field)
+    if value is None:
         return []
-    weights = [group.get("weights") for group in groups.values() if isinstance(group, Mapping)]
-    return [each for each in weights if isinstance(each, Mapping)]
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise InputError(f"{field} of the quantisation = {value!r} is no list of names. {WAY_OUT}")
+    return value
+
+
+def _from_wildcard(name: str) -> str:
+    return f"re:{fnmatch.translate(name)}" if any(sign in name for sign in "*?[") else name
+
+
+def _what_it_is(config: Mapping[str, Any], declared: Mapping[str, Any] | None) -> str:
+    """The model's number format in words."""
+    if declared is None:
+        nested = config.get("text_config")
+        places = (config, nested) if isinstance(nested, Mapping) else (config,)
+        dtypes = (place.get(name) for place in places for name in ("dtype", "torch_dtype"))
+        dtype = next((each for each in dtypes if isinstance(each, str)), None)
+        return f"not quantised ({dtype})" if dtype else "not quantised"
+    method = str(declared.get("quant_method", "an unnamed method"))
+    bits = declared.get("bits")
+    kinds = dict.fromkeys(
+        _kind(group["weights"]) for group in _groups(declared) if isinstance(group.get("weights"), Mapping)
+    )
+    details = [f"{bits} bits" if isinstance(bits, int) else "", str(declared.get("quant_algo") or ""), *kinds]
+    if method == "fp8":
+        details.append("one scale a tensor or row")
+    known = ", ".join(detail for detail in details if detail)
+    return f"quantised with {method}{f' ({known})' if known else ''}, not in blocks"
+
+
+def _kind(weights: Mapping[str, Any]) -> str:
+    strategy = weights.get("strategy")
+    return f"{weights.get('num_bits', '?')}-bit {weights.get('type', 'weights')}" + (
+        f" a {strategy}" if strategy else ""
+    )
 
 
 _BLOCK_TEXT = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")

@@ -1,24 +1,35 @@
-"""Qwen3 mixture-of-experts models: dense attention; the routed experts run on another kernel."""
+"""Mixtures of experts without a shared expert: Qwen3-MoE, and MiniMax-M2, all of whose layers are sparse."""
 
 from __future__ import annotations
 
+from blockscale.shapes.blocks import gated_mlp
 from blockscale.shapes.dense import attention
 from blockscale.shapes.fields import Fields
-from blockscale.shapes.rules import Family, gated_mlp
+from blockscale.shapes.parallelism import EngineVersion
+from blockscale.shapes.rules import Experts, Family, Site
 
-ARCHITECTURES = ("Qwen3MoeForCausalLM", "Qwen3VLMoeForConditionalGeneration")
-MODEL_TYPES = ("qwen3_moe", "qwen3_vl_moe")
+ARCHITECTURES = ("Qwen3MoeForCausalLM", "Qwen3VLMoeForConditionalGeneration", "MiniMaxM2ForCausalLM")
+MODEL_TYPES = ("qwen3_moe", "qwen3_vl_moe", "minimax_m2")
+SOURCES = {
+    "vLLM 0.33.0": "model_executor/models/qwen3_moe.py, qwen3_vl_moe.py, minimax_m2.py",
+    "SGLang 0.5.23": "models/qwen3_moe.py, qwen3_vl_moe.py, minimax_m2.py",
+}
 
 
-def family(fields: Fields, engine: str | None) -> Family:
+def family(fields: Fields, engine: EngineVersion | None) -> Family:
     """The block-scaled GEMMs of the model that are no experts."""
-    layers, step = fields.size("num_hidden_layers"), fields.size("decoder_sparse_step", 1)
-    # A layer is sparse where its number, counted from 1, is a multiple of the step, unless it is named as dense.
-    dense_by_name = {index for index in fields.integers("mlp_only_layers") if 0 <= index < layers}
-    dense = layers - layers // step + sum((index + 1) % step == 0 for index in dense_by_name)
-    mlp = gated_mlp("mlp", dense, fields.size("hidden_size"), fields.size("intermediate_size")) if dense else ()
+    of_experts = "moe_intermediate_size" if fields.has("moe_intermediate_size") else "intermediate_size"
+    dense = dense_layers(fields)
+    width = fields.size("intermediate_size") if dense else 0
     return Family(
-        layers=(*attention(fields), *mlp),
+        layers=(*attention(fields), *gated_mlp("mlp", Site(dense, ("mlp.",)), fields.size("hidden_size"), width)),
         heads=fields.size("num_attention_heads"),
-        notes=("Routed experts are left out: the engines' MoE tuners tune their kernel.",),
+        experts=Experts(fields.size(of_experts)),
     )
+
+
+def dense_layers(fields: Fields) -> tuple[int, ...]:
+    """Layers without experts: a layer is sparse where its number, counted from 1, is a multiple of the step, unless it
+    is named as dense."""
+    step, named = fields.size("decoder_sparse_step", 1), set(fields.integers("mlp_only_layers"))
+    return tuple(i for i in fields.layers() if (i + 1) % step or i in named)

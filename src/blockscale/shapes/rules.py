@@ -1,15 +1,18 @@
 """How engines cut one layer over tensor-parallel GPUs, and when they refuse to.
 
-A family describes its layers as data (``Layer`` of ``Part``); everything about dividing is here.
+A family describes its layers as data (``Layer`` of ``Part``); everything about dividing is here. The rules are those of
+vLLM 0.33.0 (``validate_fp8_block_shape``) and SGLang 0.5.23 (``Fp8LinearMethod.validate_block_quant_shapes``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from blockscale.errors import InputError
 from blockscale.problem import QuantScheme, WeightShape
+from blockscale.shapes.parallelism import EngineVersion, Parallelism, Role
 
 
 class Split(StrEnum):
@@ -38,38 +41,61 @@ class Part:
         """Width before cutting."""
         return self.units * self.unit_size
 
-    def share(self, tp_size: int) -> int | None:
-        """Width on one of ``tp_size`` GPUs; None where the units do not go round."""
-        if self.units % tp_size == 0:
-            return self.size // tp_size
-        if self.repeat and tp_size % self.units == 0:
+    def share(self, gpus: int) -> int | None:
+        """Width on one of so many GPUs; None where the units do not go round."""
+        if self.units % gpus == 0:
+            return self.size // gpus
+        if self.repeat and gpus % self.units == 0:
             return self.unit_size
         return None
 
-    def refusal(self, tp_size: int, block: int, block_name: str) -> str | None:
+    def refusal(self, gpus: int, block: int, block_name: str) -> str | None:
         """Why one GPU's share cannot be quantised in blocks, None where it can."""
-        share = self.share(tp_size)
+        share = self.share(gpus)
         if share is None and self.unit_size > 1:
-            return f"{self.units} {self.name} heads do not divide over {tp_size} GPUs, so engines refuse the model"
+            return f"{self.units} {self.name} heads do not divide over {gpus} GPUs, so engines refuse the model"
         if share is None:
-            return f"{self.name} = {self.size} does not divide over {tp_size} GPUs"
+            return f"{self.name} = {self.size} does not divide over {gpus} GPUs"
         if share % block:
-            return f"{self.name}: {self.size}/{tp_size} = {share} is no multiple of {block_name} = {block}"
+            held = f"{self.size}/{gpus} = {share}" if self.units % gpus == 0 else f"one head of {share}"
+            return f"{self.name}: {held} is no multiple of {block_name} = {block}"
         return None
 
 
 @dataclass(frozen=True, slots=True)
+class Site:
+    """Where a model has a layer: decoder layers by index, and the modules in each that it stands in.
+
+    ``roots`` are paths within a decoder layer that end in a dot; a layer that occurs twice in each has two.
+    """
+
+    layers: tuple[int, ...]
+    roots: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
-    """One linear layer of a family: stacked outputs, one input, how it is cut, and how many layers have it."""
+    """One kind of linear layer of a family: stacked outputs, one input, how it is cut, and how many there are.
+
+    ``modules`` are the names under which a checkpoint stores its parts at ``site``, None where nobody knows.
+    ``unchecked_on`` is a number of GPUs on which engines take the parts unaligned, 0 for none; ``aligned`` is False
+    where they always do.
+    """
 
     name: str
     split: Split
     outputs: tuple[Part, ...]
     inputs: Part
     count: int
+    role: Role = Role.MLP
+    site: Site | None = None
+    modules: tuple[str, ...] = ()
+    unchecked_on: int = 0
+    aligned: bool = True
+    note: str = ""
 
-    def refusal(self, tp_size: int, quant: QuantScheme) -> str | None:
-        """Why engines refuse the layer on ``tp_size`` GPUs, None where they take it.
+    def refusal(self, gpus: int, quant: QuantScheme) -> str | None:
+        """Why engines refuse the layer where so many GPUs share it, None where they take it.
 
         Each stacked output must start on a block; one GPU may hold a ragged last one, since scales are counted by
         rounding up. A layer that is not cut may end raggedly too (2112 rows in blocks of 128).
@@ -77,17 +103,38 @@ class Layer:
         if self.split is Split.REPLICATED:
             return None
         if self.split is Split.K:
-            return self.inputs.refusal(tp_size, quant.block_k, "block_k") if tp_size > 1 else None
-        checked = self.outputs if tp_size > 1 else self.outputs[:-1]
-        reasons = (part.refusal(tp_size, quant.block_n, "block_n") for part in checked)
+            return self.inputs.refusal(gpus, quant.block_k, "block_k") if gpus > 1 else None
+        checked = self.outputs if gpus > 1 else self.outputs[:-1]
+        block_n = quant.block_n if self.aligned and gpus != self.unchecked_on else 1
+        reasons = (part.refusal(gpus, block_n, "block_n") for part in checked)
         return next((reason for reason in reasons if reason is not None), None)
 
-    def weight(self, tp_size: int) -> WeightShape:
+    def weight(self, gpus: int) -> WeightShape:
         """The weight on one GPU, for a layer that is not refused."""
         if self.split is Split.N:
-            return WeightShape(sum(part.share(tp_size) or 0 for part in self.outputs), self.inputs.size)
+            return WeightShape(sum(part.share(gpus) or 0 for part in self.outputs), self.inputs.size)
         n = sum(part.size for part in self.outputs)
-        return WeightShape(n, (self.inputs.share(tp_size) or 0) if self.split is Split.K else self.inputs.size)
+        return WeightShape(n, (self.inputs.share(gpus) or 0) if self.split is Split.K else self.inputs.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The routed experts of a model, which run in the MoE kernel: the width between an expert's two GEMMs."""
+
+    intermediate: int
+
+    def note(self, parallelism: Parallelism, quant: QuantScheme) -> str:
+        """That they are left out, and why engines refuse the model for their sake, where they do."""
+        note = "Routed experts are left out: they run in the MoE kernel, which the engines' MoE tuners tune."
+        gpus = parallelism.gpus_per_expert
+        share, rest = divmod(self.intermediate, gpus)
+        if rest:
+            why = f"their width {self.intermediate} does not divide over {gpus} GPUs"
+        elif share % quant.block_n or (gpus > 1 and share % quant.block_k):
+            why = f"{self.intermediate}/{gpus} = {share} is no multiple of {quant.block_n}×{quant.block_k} blocks"
+        else:
+            return note
+        return f"{note} {why[0].upper()}{why[1:]}, so engines refuse them; expert parallelism leaves them whole."
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,36 +144,21 @@ class Family:
     layers: tuple[Layer, ...]
     heads: int
     notes: tuple[str, ...] = ()
+    experts: Experts | None = None
 
 
 _LARGEST_TP = 64
 
 
-def tp_sizes_that_work(layer: Layer, heads: int, quant: QuantScheme) -> Iterator[int]:
-    """TP sizes up to 64 that divide the heads and with which engines take the layer."""
+def tp_sizes_that_work(
+    layer: Layer, heads: int, quant: QuantScheme, parallelism: Parallelism, engine: EngineVersion | None
+) -> Iterator[int]:
+    """TP sizes up to 64 that divide the heads and with which engines take the layer, all else being as it is."""
     for tp_size in range(1, _LARGEST_TP + 1):
-        if heads % tp_size == 0 and layer.refusal(tp_size, quant) is None:
+        try:
+            other = replace(parallelism, tp_size=tp_size)
+        except InputError:  # the expert-parallel size does not go with it
+            continue
+        whole_heads = heads % other.gpus_for(Role.ATTENTION, engine) == 0
+        if whole_heads and layer.refusal(other.gpus_for(layer.role, engine), quant) is None:
             yield tp_size
-
-
-def column(name: str, count: int, inputs: int, *outputs: Part) -> Layer:
-    """A column-parallel layer: each output is cut."""
-    return Layer(name, Split.N, outputs, Part("input", inputs), count)
-
-
-def row(name: str, count: int, outputs: int, inputs: Part) -> Layer:
-    """A row-parallel layer: its input is cut."""
-    return Layer(name, Split.K, (Part("output", outputs),), inputs, count)
-
-
-def replicated(name: str, count: int, inputs: int, *outputs: Part) -> Layer:
-    """A layer that every GPU holds whole."""
-    return Layer(name, Split.REPLICATED, outputs, Part("input", inputs), count)
-
-
-def gated_mlp(prefix: str, count: int, hidden: int, intermediate: int) -> tuple[Layer, ...]:
-    """The two GEMMs of a gated MLP: gate and up stacked, then down. No layer where there is none."""
-    if count == 0:
-        return ()
-    gate_up = column(f"{prefix}.gate_up_proj", count, hidden, Part("gate", intermediate), Part("up", intermediate))
-    return gate_up, row(f"{prefix}.down_proj", count, hidden, Part("input", intermediate))
