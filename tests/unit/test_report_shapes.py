@@ -20,7 +20,7 @@ from blockscale.report.shapes import (
     shapes_table,
     shares,
 )
-from blockscale.shapes import LayerShape, ModelShapes, Parallelism, RefusedLayer
+from blockscale.shapes import PRESETS, LayerShape, ModelShapes, Parallelism, RefusedLayer
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 QKV = LayerShape("qkv_proj", 1280, 5120, "N", 64)
@@ -83,6 +83,7 @@ def test_the_heading_says_how_the_model_is_spread_and_what_is_unverified():
         assert part in first
     assert second == "UNVERIFIED: no source was found"
     assert "UNVERIFIED" not in heading(a_listing(QKV), None)
+    assert "128×128 (ASSUMED" in heading(a_listing(QKV), None, assumed=True)
 
 
 def test_a_note_names_its_layers_once():
@@ -92,7 +93,7 @@ def test_a_note_names_its_layers_once():
 
 def test_json_rows_name_model_and_tp_size_however_many_there_are():
     two = [a_listing(QKV, OUT), a_listing(QKV, refused=(REFUSED,), parallelism=Parallelism(16), unverified="why")]
-    found = listings_json(two, {"vllm": "0.33.0"})
+    found = listings_json([(each, None) for each in two], {"vllm": "0.33.0"})
     assert set(found) == {"listings", "shapes", "refused"}
     assert [(r["model"], r["tp_size"], r["layer"]) for r in found["shapes"]] == [
         ("some", 8, "qkv_proj"),
@@ -111,12 +112,12 @@ def test_json_rows_name_model_and_tp_size_however_many_there_are():
     ]
     assert [listing["unverified"] for listing in found["listings"]] == [None, "why"]
     assert found["listings"][0]["engines"] == {"vllm": "0.33.0"}
-    assert set(listings_json(two[:1])) == set(found), "one model reads the same way"
+    assert set(listings_json([(two[0], None)])) == set(found), "one model reads the same way"
 
 
 def test_a_listing_without_any_layer_has_a_table_too():
     assert shapes_table(a_listing()).rows == ()
-    assert listings_json([a_listing()])["shapes"] == []
+    assert listings_json([(a_listing(), None)])["shapes"] == []
 
 
 LAUNCHES = {WeightShape(2112, 7168): {16: 30, 1: 30}, WeightShape(7168, 2048): {1: 20}, WeightShape(512, 7168): {}}
@@ -155,3 +156,45 @@ def test_several_models_and_tp_sizes_are_listed_one_after_the_other(capsys):
     ]
     assert "11 distinct shapes" in out
     assert all("deepseek-v3 at tensor-parallel size 32: " in line for line in err.splitlines())
+
+
+UNQUANTISED = {key: value for key, value in PRESETS["deepseek-v3"].items() if key != "quantization_config"}
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        (None, "not quantised (bfloat16)"),
+        ({"quant_method": "gptq", "bits": 4}, "gptq"),
+        ({"quant_method": "fp8"}, "fp8"),
+    ],
+)
+def test_a_model_without_block_quantisation_is_said_to_be_so_and_listed_as_if_it_were(declared, said, tmp_path, capsys):
+    path = tmp_path / "plain.json"
+    path.write_text(json.dumps({**UNQUANTISED, "torch_dtype": "bfloat16", "quantization_config": declared}))
+    code, out, err = listed(capsys, str(path), "--tp-size", "8", "--json")
+    assert code == 2
+    assert err.count("\n") == 1
+    for part in ("plain", said, "--quantization fp8-block"):
+        assert part in err
+    found = json.loads(out)
+    assert found["listings"][0]["quantization_refused"] in err
+    whole = json.loads(listed(capsys, "deepseek-v3", "--tp-size", "8", "--json")[1])
+    assert [(r["N"], r["K"]) for r in found["shapes"]] == [(r["N"], r["K"]) for r in whole["shapes"]]
+    assert listed(capsys, str(path), "--tp-size", "8")[1].startswith("plain at tensor-parallel size 8, fp8 in blocks")
+    code, out, err = listed(capsys, str(path), "--tp-size", "8", "--json", "--quantization", "fp8-block")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["listings"][0]["quantization_refused"] is None
+    assert main(["tune", str(path), "--device", "recorded:h200", "--yes"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_models_of_one_family_share_shapes(published_data, capsys):
+    models = [str(published_data / "models" / f"deepseek-ai--DeepSeek-V3{minor}.json") for minor in ("", ".2")]
+    code, out, _ = listed(capsys, *models, "--tp-size", "8", "--json")
+    assert code == 0
+    rows = json.loads(out)["shapes"]
+    by_model = {name: {(r["N"], r["K"]) for r in rows if r["model"] == name} for name in {r["model"] for r in rows}}
+    v3, v32 = sorted(by_model, key=len)
+    assert by_model[v32] - by_model[v3] == {(8192, 1536)}
+    assert by_model[v3] < by_model[v32]

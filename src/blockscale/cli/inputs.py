@@ -68,7 +68,7 @@ def read_inputs(args: argparse.Namespace) -> TuneInputs:
 
     Raises:
         InputError: shapes are named in two ways; a model or log that cannot be read; a model that has refused layers,
-            or is quantised otherwise than another one.
+            is not quantised in blocks, or otherwise than another one.
     """
     require_one_source(args.models, args.from_log, args.N, args.K)
     if args.from_log is not None:
@@ -80,7 +80,7 @@ def read_inputs(args: argparse.Namespace) -> TuneInputs:
         )
     listings = read_listings(args, args.models or [_DEFAULT_MODEL], engines)
     for listing in listings:
-        _require_all_layers(listing)
+        _require_whole(listing)
     return _of_models(args, engines, listings)
 
 
@@ -199,12 +199,14 @@ def usable_engines(
     return usable, [f"{name} is left out: {reason}" for name, reason in refusals.items()]
 
 
-def _require_all_layers(listing: Listing) -> None:
-    """Refuse a model with layers that the engines refuse.
+def _require_whole(listing: Listing) -> None:
+    """Refuse a model that is not quantised in blocks, or has layers that the engines refuse.
 
     Raises:
-        InputError: so it is; the message names the first one.
+        InputError: so it is; the message names the first layer.
     """
+    if listing.refusal is not None:
+        raise listing.refusal
     refused, size = listing.shapes.refused, listing.shapes.parallelism.tp_size
     if refused:
         more = f" {len(refused) - 1} more: `blockscale shapes {listing.model} --tp-size {size}` lists them."

@@ -10,18 +10,23 @@ from pathlib import Path
 from blockscale.cli.parsing import DEFAULT_TP_SIZE
 from blockscale.engines import Engine
 from blockscale.errors import InputError
-from blockscale.shapes import ModelShapes, Parallelism, layer_shapes, load_model
+from blockscale.shapes import Model, ModelShapes, Parallelism, layer_shapes, load_model
 
 _FOLDING_ENGINE = "sglang"  # the one that can fold shared experts into its MoE kernel
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A model's layers at one tensor-parallel size. ``engine`` is None where engines agree or none was named."""
+    """A model's layers at one tensor-parallel size. ``engine`` is None where none was named.
+
+    ``refusal`` says that the model is not quantised in blocks: then its layers are listed as if it were, which holds
+    for what quantises it while loading.
+    """
 
     model: str  # as the arguments name it
     shapes: ModelShapes
     engine: Engine | None
+    refusal: InputError | None = None
 
     @property
     def title(self) -> str:
@@ -35,8 +40,7 @@ def read_listings(
     """All listings, by model, then TP size, then engine, each distinct one once.
 
     Raises:
-        InputError: a model cannot be read or has no block-quantised layers, or shared experts are to be folded by
-            engines that never do.
+        InputError: a model cannot be read, or shared experts are to be folded by engines that never do.
     """
     if args.shared_experts_fusion and not any(e is None or e.name == _FOLDING_ENGINE for e in engines):
         raise InputError(
@@ -45,22 +49,30 @@ def read_listings(
         )
     sizes = list(dict.fromkeys(args.tp_size or [DEFAULT_TP_SIZE]))
     return tuple(
-        Listing(
-            name,
-            layer_shapes(
-                model,
-                Parallelism(tp_size, args.ep_size, args.dp_attention),
-                engine,
-                assume_block_quantised=args.quantization is not None,
-                shared_experts_in_moe=args.shared_experts_fusion and (engine is None or engine.name == _FOLDING_ENGINE),
-            ),
-            engine,
-        )
+        _listing(args, name, model, Parallelism(tp_size, args.ep_size, args.dp_attention), engine)
         for name in dict.fromkeys(models)
         for model in [load_model(name, revision=args.revision, token=args.token)]
         for tp_size in sizes
         for engine in engines
     )
+
+
+def _listing(
+    args: argparse.Namespace, name: str, model: Model, parallelism: Parallelism, engine: Engine | None
+) -> Listing:
+    folded = args.shared_experts_fusion and (engine is None or engine.name == _FOLDING_ENGINE)
+
+    def listed(*, assumed: bool) -> ModelShapes:
+        return layer_shapes(model, parallelism, engine, assume_block_quantised=assumed, shared_experts_in_moe=folded)
+
+    try:
+        return Listing(name, listed(assumed=args.quantization is not None), engine)
+    except InputError as refusal:
+        try:
+            shapes = listed(assumed=True)
+        except InputError:
+            raise refusal from None
+        return Listing(name, shapes, engine, InputError(f"{model.name}: {refusal}"))
 
 
 def require_one_source(

@@ -29,7 +29,7 @@ def build_parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the shapes; refused layers make the exit code 2, the others are listed nevertheless."""
+    """Print the shapes; what is refused of a model makes the exit code 2, the rest is listed nevertheless."""
     from blockscale.cli.listings import read_listings, require_one_source
 
     require_one_source(args.models, args.from_log)
@@ -46,16 +46,15 @@ def run(args: argparse.Namespace) -> int:
         from blockscale.report.shapes import listings_json
 
         engines = {chosen.name: chosen.version} if chosen else {}
-        print(json.dumps(listings_json([each.shapes for each in listings], engines), ensure_ascii=False))
+        rows = ((each.shapes, str(each.refusal) if each.refusal else None) for each in listings)
+        print(json.dumps(listings_json(rows, engines), ensure_ascii=False))
     else:
         _print_listings(listings)
     sys.stdout.flush()  # so that in a log the errors follow the table
-    several = len(listings) > 1
-    for each in listings:
-        for refused in each.shapes.refused:
-            whose = f"{each.title}: " if several else ""
-            print(f"blockscale: error: {whose}{refused}", file=sys.stderr)
-    return InputError.exit_code if any(each.shapes.refused for each in listings) else 0
+    errors = dict.fromkeys(text for each in listings for text in _errors(each, named=len(listings) > 1))
+    for text in errors:
+        print(f"blockscale: error: {text}", file=sys.stderr)
+    return InputError.exit_code if errors else 0
 
 
 def _chosen_engine(args: argparse.Namespace) -> Engine | None:
@@ -71,25 +70,36 @@ def _chosen_engine(args: argparse.Namespace) -> Engine | None:
     return None
 
 
-def _print_listings(listings: tuple[Listing, ...]) -> None:
-    from blockscale.report.shapes import heading, note_lines, shapes_table
-    from blockscale.report.table import render_table
+def _errors(listing: Listing, *, named: bool) -> list[str]:
+    """What engines refuse of a model, which is ``named`` where there are several."""
+    whose = f"{listing.title}: " if named else ""
+    refused = [f"{whose}{layer}" for layer in listing.shapes.refused]
+    return refused if listing.refusal is None else [str(listing.refusal), *refused]
 
+
+def _print_listings(listings: tuple[Listing, ...]) -> None:
+    from blockscale.cli.live import terminal_width
+    from blockscale.report.shapes import heading, note_lines, shapes_table
+    from blockscale.report.table import render_table, wrap
+
+    width = terminal_width()
     for i, each in enumerate(listings):
         if i:
             print()
-        print(f"{heading(each.shapes, str(each.engine) if each.engine else None)}\n")
+        engine = str(each.engine) if each.engine else None
+        print(f"{heading(each.shapes, engine, assumed=each.refusal is not None)}\n")
         print(render_table(shapes_table(each.shapes)))
         for note in note_lines(each.shapes):
-            print(f"note: {note}")
+            print(wrap(f"note: {note}", width, "  "))
     if len(listings) > 1:
         distinct = {weight for each in listings for weight in each.shapes.weights}
         print(f"\n{len(distinct)} distinct shapes; `blockscale tune` with the same models tunes each once.")
 
 
 def _list_log(args: argparse.Namespace) -> int:
+    from blockscale.cli.live import terminal_width
     from blockscale.report.shapes import launches_json, launches_table
-    from blockscale.report.table import render_table
+    from blockscale.report.table import render_table, wrap
     from blockscale.shapes.served import read_served
 
     served = read_served(args.from_log)
@@ -103,5 +113,5 @@ def _list_log(args: argparse.Namespace) -> int:
     print(", ".join([f"Launched according to {args.from_log}", *whose]) + "\n")
     print(render_table(launches_table(served.launches)))
     for note in served.notes:
-        print(f"note: {note}")
+        print(wrap(f"note: {note}", terminal_width(), "  "))
     return 0

@@ -61,8 +61,11 @@ def shapes_table(shapes: ModelShapes) -> Table:
     return Table(columns, tuple(rows))
 
 
-def heading(shapes: ModelShapes, engine: str | None) -> str:
-    """What the table is of: model, how it is spread over GPUs, quantisation and engine; marked where unverified."""
+def heading(shapes: ModelShapes, engine: str | None, *, assumed: bool = False) -> str:
+    """What the table is of: model, how it is spread over GPUs, quantisation and engine; marked where unverified.
+
+    ``assumed`` quantisation is one that the model's config does not declare.
+    """
     parallelism, quant = shapes.parallelism, shapes.quant
     spread = f"tensor-parallel size {parallelism.tp_size}"
     if parallelism.ep_size > 1:
@@ -70,6 +73,8 @@ def heading(shapes: ModelShapes, engine: str | None) -> str:
     if parallelism.dp_attention:
         spread += ", attention on each GPU whole"
     parts = [f"{shapes.name} at {spread}", f"{quant.format} in blocks of {quant.block_n}×{quant.block_k}"]
+    if assumed:
+        parts[-1] += " (ASSUMED, the model is not quantised so)"
     if engine is not None:
         parts.append(engine)
     text = ", ".join(parts)
@@ -85,14 +90,18 @@ def note_lines(shapes: ModelShapes) -> list[str]:
     return [*(f"{', '.join(named)}: {note}" for note, named in layers.items()), *shapes.notes]
 
 
-def listings_json(listings: Iterable[ModelShapes], engines: Mapping[str, str | None] | None = None) -> dict[str, Any]:
+def listings_json(
+    listings: Iterable[tuple[ModelShapes, str | None]], engines: Mapping[str, str | None] | None = None
+) -> dict[str, Any]:
     """The object that ``shapes --json`` prints; ``engines`` are those listed for, with their versions.
+
+    With each listing comes why its model's quantisation had to be assumed, None where it is declared.
 
     ``shapes`` and ``refused`` are flat, however many models and TP sizes there are: each row names its model and TP
     size. What holds for a whole model at one TP size is in ``listings``.
     """
     found: dict[str, list[dict[str, Any]]] = {"listings": [], "shapes": [], "refused": []}
-    for shapes in listings:
+    for shapes, refusal in listings:
         whose = {"model": shapes.name, "tp_size": shapes.parallelism.tp_size}
         found["listings"].append(
             whose
@@ -101,6 +110,7 @@ def listings_json(listings: Iterable[ModelShapes], engines: Mapping[str, str | N
                 "dp_attention": shapes.parallelism.dp_attention,
                 "engines": dict(engines or {}),
                 "quantization": asdict(shapes.quant),
+                "quantization_refused": refusal,
                 "unverified": shapes.unverified,
                 "notes": list(shapes.notes),
             }
