@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from blockscale.engines import engine
 from blockscale.errors import InputError
 from blockscale.problem import QuantFormat, QuantScheme
-from blockscale.shapes import PRESETS, EngineVersion, Model, ModelShapes, Parallelism, layer_shapes
+from blockscale.shapes import PRESETS, Model, ModelShapes, Parallelism, layer_shapes
 
 BLOCK_FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
@@ -23,10 +22,8 @@ DENSE: dict[str, Any] = {
 }
 
 
-def listed(
-    config: dict[str, Any], tp_size: int, engine: EngineVersion | None = None, *, ep_size: int = 1, dp: bool = False
-) -> ModelShapes:
-    return layer_shapes(Model("invented", config), Parallelism(tp_size, ep_size, dp), engine)
+def listed(config: dict[str, Any], tp_size: int) -> ModelShapes:
+    return layer_shapes(Model("invented", config), Parallelism(tp_size))
 
 
 def table(shapes: ModelShapes) -> dict[str, tuple[int, int, str, int]]:
@@ -139,11 +136,6 @@ def test_deepseek_v3_on_32_gpus_names_what_is_refused() -> None:
     assert (768, 1536) in {(each.N, each.K) for each in shapes.shapes}
 
 
-def test_engines_name_the_fused_projection_differently() -> None:
-    assert "fused_qkv_a_proj_with_mqa" in table(listed(V3, 8, engine("sglang")))
-    assert "fused_qkv_a_proj" in table(listed(V3, 8, engine("vllm")))
-
-
 def test_kimi_and_models_without_a_query_bottleneck() -> None:
     kimi = listed({**V3, "num_attention_heads": 64, "first_k_dense_replace": 1}, 8)
     assert table(kimi)["q_b_proj"][:2] == (1536, 1536)
@@ -170,12 +162,6 @@ def test_an_unknown_architecture_is_named_with_the_way_out(config: dict[str, Any
     with pytest.raises(InputError, match="--N and --K") as caught:
         listed({**config, "quantization_config": BLOCK_FP8}, 8)
     assert named in str(caught.value)
-
-
-@pytest.mark.parametrize("tp_size", [0, -1, True, 2.0, "8"])
-def test_a_tp_size_is_a_positive_integer(tp_size: Any) -> None:
-    with pytest.raises(InputError, match="--tp-size"):
-        listed(DENSE, tp_size)
 
 
 @pytest.mark.parametrize(

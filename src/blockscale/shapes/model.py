@@ -187,6 +187,8 @@ def _notes(
         return notes
     if folded:
         notes.append("Shared experts are left out: they are folded into the MoE kernel.")
+        if parallelism.ep_size > 1:
+            notes.append("With expert parallelism SGLang 0.5.23 folds them on AMD GPUs alone.")
     elif engine is None or engine.name == "sglang":
         notes.append("SGLang may fold the shared experts into its MoE kernel: their GEMMs are not run then.")
         if parallelism.ep_size > 1:
