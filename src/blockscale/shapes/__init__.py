@@ -2,7 +2,7 @@
 
 from blockscale.shapes.model import LayerShape, ModelShapes, RefusedLayer, known_architectures, layer_shapes
 from blockscale.shapes.parallelism import EngineVersion, Parallelism
-from blockscale.shapes.source import PRESETS, Model, load_model, load_model_config
+from blockscale.shapes.source import PRESETS, Model, load_model
 
 __all__ = [
     "PRESETS",
@@ -15,5 +15,4 @@ __all__ = [
     "known_architectures",
     "layer_shapes",
     "load_model",
-    "load_model_config",
 ]

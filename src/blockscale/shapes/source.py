@@ -91,14 +91,6 @@ def with_tensors(model: Model) -> Model:
     return replace(model, tensors=tensors)
 
 
-def load_model_config(
-    model: str, *, revision: str | None = None, token: str | None = None
-) -> tuple[str, Mapping[str, Any]]:
-    """Name and config of ``load_model``."""
-    loaded = load_model(model, revision=revision, token=token)
-    return loaded.name, loaded.config
-
-
 def _is_local(model: str) -> bool:
     """Whether a preset is meant or something stands at the path.
 
