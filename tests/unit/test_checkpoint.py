@@ -7,7 +7,7 @@ import pytest
 
 from blockscale.errors import InputError
 from blockscale.problem import QuantFormat, QuantScheme, ceil_div
-from blockscale.shapes import PRESETS, Parallelism, layer_shapes
+from blockscale.shapes import PRESETS, ModelShapes, Parallelism, layer_shapes
 from blockscale.shapes.checkpoint import StoredTensor, family
 from blockscale.shapes.source import Model
 
@@ -107,13 +107,27 @@ CHECKPOINTS = {
 }
 
 
-@pytest.mark.parametrize("tp_size", [1, 2, 4, 8, 16, 32])
+SPREADS = [*(Parallelism(tp_size) for tp_size in (1, 2, 4, 8, 16, 32)), Parallelism(8, ep_size=8, dp_attention=True)]
+
+
+@pytest.mark.parametrize("spread", SPREADS, ids=str)
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_a_checkpoint_shows_what_the_rules_of_its_family_say(name: str, tp_size: int) -> None:
+def test_a_checkpoint_shows_what_the_rules_of_its_family_say(name: str, spread: Parallelism) -> None:
     config, tensors = CHECKPOINTS[name]
-    read = listing(Model(name, config, tensors), tp_size)
-    known = layer_shapes(Model(name, config), Parallelism(tp_size))
-    assert sorted(read.values()) == sorted((s.N, s.K, s.split, s.count) for s in known.shapes)
+    known = layer_shapes(Model(name, config), spread)
+    read = layer_shapes(model(tensors, **{**config, "architectures": ["NewForCausalLM"]}), spread)
+    assert sorted(sizes(read)) == sorted(sizes(known))
+    assert sorted(layer.tp_sizes_that_work for layer in read.refused) == sorted(
+        layer.tp_sizes_that_work for layer in known.refused
+    )
+    assert "NewForCausalLM" in (read.unverified or "")
+    assert [note for note in read.notes if "experts" in note.lower()] == [
+        note for note in known.notes if "experts" in note.lower()
+    ]
+
+
+def sizes(shapes: ModelShapes) -> list[tuple[int, int, str, int]]:
+    return [(shape.N, shape.K, shape.split, shape.count) for shape in shapes.shapes]
 
 
 def test_layers_that_differ_within_a_model_are_told_apart() -> None:
@@ -177,7 +191,7 @@ def test_scales_of_other_blocks_than_declared_are_one_message() -> None:
 
 def test_routed_experts_mtp_layers_and_what_runs_otherwise_are_left_out_with_notes() -> None:
     left_out = {
-        "model.layers.1.mlp.experts.7.up_proj": (512, 512),
+        "model.layers.1.mlp.experts.7.gate_proj": (512, 512),
         "model.layers.2.self_attn.o_proj": (512, 512),
         "mtp.layers.0.self_attn.o_proj": (512, 512),
         "model.layers.1.self_attn.indexer.wk": (128, 512),
@@ -185,7 +199,8 @@ def test_routed_experts_mtp_layers_and_what_runs_otherwise_are_left_out_with_not
     }
     read = model(quantised(ATTENTION | left_out), num_hidden_layers=2)
     assert set(listing(read)) == {"self_attn.qkv_proj", "self_attn.o_proj"}
-    for part in ("MoE kernel", "MTP", "wk is stored in blocks", "wo_a is stored in blocks"):
+    assert family(read, FP8).experts is not None
+    for part in ("MTP", "wk is stored in blocks", "wo_a is stored in blocks"):
         assert sum(part in note for note in family(read, FP8).notes) == 1
 
 
@@ -257,9 +272,9 @@ def test_a_fused_layer_that_is_partly_in_blocks_is_left_out() -> None:
 
 
 def test_a_name_that_does_not_tell_the_split_is_listed_whole_with_a_note() -> None:
-    read = model(quantised({"layers.0.mixer.blend": (512, 256)}))
-    assert listing(read, 4) == {"mixer.blend": (512, 256, "replicated", 1)}
-    assert any("mixer.blend" in note and "held whole" in note for note in family(read, FP8).notes)
+    (shape,) = layer_shapes(model(quantised({"layers.0.mixer.blend": (512, 256)})), Parallelism(4)).shapes
+    assert (shape.layer, shape.N, shape.K, shape.split) == ("mixer.blend", 512, 256, "replicated")
+    assert "held whole by each GPU" in shape.note
 
 
 def test_heads_of_a_nested_config_are_the_language_models() -> None:

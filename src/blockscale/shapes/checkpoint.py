@@ -24,7 +24,7 @@ from blockscale.shapes.projections import (
     single,
     split_of,
 )
-from blockscale.shapes.rules import Family, Layer
+from blockscale.shapes.rules import Experts, Family, Layer
 from blockscale.shapes.safetensors import NoTensorsError, StoredTensor
 from blockscale.shapes.source import Model, with_tensors
 
@@ -53,6 +53,7 @@ class _Reading:
     stored: frozenset[str]
     sizes: dict[str, Sizes] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)  # a set that keeps its order
+    experts: Experts | None = None
 
 
 def family(model: Model, quant: QuantScheme) -> Family:
@@ -82,7 +83,7 @@ def family(model: Model, quant: QuantScheme) -> Family:
         )
     heads = _heads(fields)
     layers = tuple(_layers(reading, heads))
-    return Family(layers, heads.query or 0, tuple(reading.notes))
+    return Family(layers, heads.query or 0, tuple(reading.notes), reading.experts)
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
@@ -121,16 +122,20 @@ def _quantised(model: Model, tensors: Mapping[str, StoredTensor], quant: QuantSc
         n, k = weight.shape
         scale = next((tensors[name] for s in _SCALES if (name := f"{module}.{s}") in tensors), None)
         scaled = scaled or scale is not None or weight.dtype not in _FLOATS
-        if scale is None or _ROUTED_EXPERT.search(f"{module}."):
+        if scale is None:
             continue
-        if weight.dtype != _BLOCK_DTYPES[quant.format] or not _is_of_blocks(model, module, (n, k), scale, quant):
+        of_type = weight.dtype == _BLOCK_DTYPES[quant.format]
+        if _ROUTED_EXPERT.search(f"{module}."):
+            if of_type and module.endswith((".gate_proj", ".w1")):
+                reading.experts = Experts(n)
+        elif of_type and _is_of_blocks(model, module, (n, k), scale, quant):
+            reading.sizes[module] = (n, k)
+        else:
             otherwise.append(module)
-            continue
-        reading.sizes[module] = (n, k)
     if otherwise:
         more = f" and {len(otherwise) - 1} more" if len(otherwise) > 1 else ""
         reading.notes[f"Quantised otherwise than in blocks, and left out: {otherwise[0]}{more}."] = None
-    if any(_ROUTED_EXPERT.search(name) for name in tensors):
+    if reading.experts is None and any(_ROUTED_EXPERT.search(name) for name in tensors):
         reading.notes[_EXPERTS_NOTE] = None
     if not scaled and not _declares_quantisation(model.config):
         reading.sizes = dict(_linear_layers(tensors))
@@ -239,11 +244,7 @@ def _gemms(reading: _Reading, parent: str, shown: str, sizes: dict[str, Sizes], 
         for module in there:
             del left[module]
     for module, size in left.items():
-        split = split_of(parent, module)
-        if split is None:
-            told = "its name does not tell how engines cut it"
-            reading.notes[f"{shown}{module} is listed as held whole by each GPU: {told}."] = None
-        yield single(shown + module, split, module, size, heads)
+        yield single(shown + module, split_of(parent, module), module, size, heads)
 
 
 def _without_indices(path: str) -> str:

@@ -64,6 +64,8 @@ _MLP_N = (*_STACKED_MLP, "gate_proj", "up_proj", "w1", "w3", "fc1", "linear_fc1"
 _MLP_K = ("down_proj", "w2", "fc2", "linear_fc2", "c_proj", "dense_4h_to_h")
 _FORWARD = (*_WHOLE, *_ATTENTION_N, *_ATTENTION_K, *_MLP_N, *_MLP_K)
 
+_UNTOLD = "its name does not tell how engines cut it: listed as held whole by each GPU"
+
 # The sparse-attention indexer of DeepSeek-V3.2 and after is held whole by each GPU.
 _INDEXER = "indexer"
 
@@ -114,7 +116,8 @@ def single(name: str, split: Split | None, module: str, size: Sizes, heads: Head
         outputs = Part("gate", size[0] // 2), Part("up", size[0] // 2)
     elif module in _ATTENTION_OUTPUT:
         inputs = heads.part("attention", size[1], heads.query)
-    return Layer(name, split or Split.REPLICATED, outputs, inputs, 1, role=_role_of(name, module))
+    note = _UNTOLD if split is None else ""
+    return Layer(name, split or Split.REPLICATED, outputs, inputs, 1, role=_role_of(name, module), note=note)
 
 
 def _role_of(name: str, module: str) -> Role:
