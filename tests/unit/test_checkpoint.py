@@ -73,6 +73,47 @@ def deepseek_v3() -> tuple[dict[str, Any], dict[str, StoredTensor]]:
     return config, quantised(modules) | plain(unquantised)
 
 
+def deepseek_v4() -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+    """Names and shapes as DeepSeek-V4-Flash stores them, four layers deep, its FP4 experts included."""
+    config = {
+        "architectures": ["DeepseekV4ForCausalLM"],
+        "compress_ratios": [0, 4, 128, 4],
+        "head_dim": 512,
+        "hidden_size": 4096,
+        "index_head_dim": 128,
+        "index_n_heads": 64,
+        "moe_intermediate_size": 2048,
+        "n_shared_experts": 1,
+        "num_attention_heads": 64,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 1,
+        "o_groups": 8,
+        "o_lora_rank": 1024,
+        "q_lora_rank": 1024,
+        "quantization_config": DECLARED,
+    }
+    tensors = {}
+    for index, ratio in enumerate(config["compress_ratios"]):
+        layer = f"layers.{index}"
+        modules = {
+            "attn.wq_a": (1024, 4096),
+            "attn.wkv": (512, 4096),
+            "attn.wq_b": (32768, 1024),
+            "attn.wo_a": (8192, 4096),
+            "attn.wo_b": (4096, 8192),
+            "ffn.shared_experts.w1": (2048, 4096),
+            "ffn.shared_experts.w2": (4096, 2048),
+            "ffn.shared_experts.w3": (2048, 4096),
+        }
+        if ratio == 4:
+            modules["attn.indexer.wq_b"] = (8192, 1024)
+        tensors |= quantised({f"{layer}.{name}": size for name, size in modules.items()}, "scale")
+        tensors[f"{layer}.ffn.experts.0.w1.weight"] = StoredTensor("I8", (2048, 2048))
+        tensors[f"{layer}.ffn.experts.0.w1.scale"] = StoredTensor("F8_E8M0", (2048, 128))
+        tensors |= plain({f"{layer}.ffn.gate": (256, 4096)})
+    return config, tensors | quantised({"mtp.0.attn.wo_b": (4096, 8192)}, "scale")
+
+
 def dense(architecture: str, layers: int, hidden: int, wide: int, heads: int, kv: int, width: int) -> Any:
     """Names and shapes as Qwen3 and Llama store them."""
     config = {
@@ -102,6 +143,7 @@ def dense(architecture: str, layers: int, hidden: int, wide: int, heads: int, kv
 
 CHECKPOINTS = {
     "DeepSeek-V3": deepseek_v3(),
+    "DeepSeek-V4-Flash": deepseek_v4(),
     "Qwen3-32B": dense("Qwen3ForCausalLM", 64, 5120, 25600, 64, 8, 128),
     "Llama-3.1-8B": dense("LlamaForCausalLM", 32, 4096, 14336, 32, 8, 128),
 }
@@ -121,9 +163,16 @@ def test_a_checkpoint_shows_what_the_rules_of_its_family_say(name: str, spread: 
         layer.tp_sizes_that_work for layer in known.refused
     )
     assert "NewForCausalLM" in (read.unverified or "")
-    assert [note for note in read.notes if "experts" in note.lower()] == [
-        note for note in known.notes if "experts" in note.lower()
-    ]
+
+
+@pytest.mark.parametrize("tp_size", [8, 32])
+def test_the_width_of_routed_experts_is_read_as_their_family_has_it(tp_size: int) -> None:
+    config, tensors = CHECKPOINTS["DeepSeek-V3"]
+    known = layer_shapes(Model("known", config), Parallelism(tp_size))
+    read = layer_shapes(model(tensors, **{**config, "architectures": ["NewForCausalLM"]}), Parallelism(tp_size))
+    of_experts = [note for note in known.notes if "xperts" in note]
+    assert [note for note in read.notes if "xperts" in note] == of_experts
+    assert any("engines refuse" in note for note in of_experts) == (tp_size == 32)
 
 
 def sizes(shapes: ModelShapes) -> list[tuple[int, int, str, int]]:
