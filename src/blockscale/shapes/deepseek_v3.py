@@ -46,7 +46,7 @@ PRESET: dict[str, Any] = {
 
 # First versions that run the indexer's wk in BF16: vLLM for all models, SGLang (on NVIDIA) where its rotary embedding
 # is interleaved, as in GLM-5.
-_BF16_WK_SINCE = {"sglang": "0.5.15", "vllm": "0.20.0"}
+BF16_WK_SINCE = {"sglang": "0.5.15", "vllm": "0.20.0"}
 
 
 def family(fields: Fields, engine: EngineVersion | None) -> Family:
@@ -103,14 +103,14 @@ def _indexer(
     if engine is None or _runs_wk_in_bf16(fields, engine):
         return (wq_b,)
     wk = replicated("indexer.wk", site, hidden, Part("k", width), modules=("wk",))
-    since = _BF16_WK_SINCE["vllm"]
+    since = BF16_WK_SINCE["vllm"]
     return wq_b, replace(
         wk, note=f"Run in BF16 by vLLM since {since}, and by SGLang for interleaved rotary embeddings."
     )
 
 
 def _runs_wk_in_bf16(fields: Fields, engine: EngineVersion) -> bool:
-    new = engine.since(_BF16_WK_SINCE[engine.name])
+    new = engine.since(BF16_WK_SINCE[engine.name])
     return new and (engine.name != "sglang" or fields.flag("indexer_rope_interleave", False))
 
 

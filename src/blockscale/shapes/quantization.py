@@ -26,6 +26,7 @@ _POWERS_OF_TWO = (
 _RUN_AS_MXFP8 = (
     "Blocks 32 wide along K with such scales: SGLang 0.5.23 runs them as MXFP8, not on the Triton kernel, where it can."
 )
+_MXFP8_GROUP = 32  # values along K that share a scale
 _MODELOPT_BLOCK = "FP8_PB_WO"  # blocks of 128×128; the one block format of ModelOpt
 _ONLY_BLOCKS = (
     f"Choose a block-quantised checkpoint, list what quantising while loading would give with {ASSUME}, or "
@@ -109,9 +110,9 @@ def _with_block_size(declared: Mapping[str, Any], method: str, block: object, en
         )
     # vLLM looks at ignored_layers first and compares whole names, SGLang (as transformers) at parts of a path.
     names = _names(declared, "ignored_layers") or _names(declared, "modules_to_not_convert")
-    notes = (_POWERS_OF_TWO,) if declared.get("scale_fmt") == "ue8m0" else ()
-    if notes and scheme.block_k == 32:
-        notes += (_RUN_AS_MXFP8,)
+    notes: tuple[str, ...] = ()
+    if declared.get("scale_fmt") == "ue8m0":
+        notes = (_POWERS_OF_TWO, _RUN_AS_MXFP8) if scheme.block_k == _MXFP8_GROUP else (_POWERS_OF_TWO,)
     return Quantisation(scheme, Names.of(names, anywhere=engine != "vllm"), notes=notes)
 
 
