@@ -10,7 +10,7 @@ import hashlib
 import json
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Self
 
@@ -248,13 +248,16 @@ class TileConfig:
 
     def with_(self, **changes: Any) -> TileConfig:
         """A copy with some fields changed."""
-        return replace(self, **changes)
+        return TileConfig(**({name: getattr(self, name) for name in _FIELDS} | changes))
 
     def __str__(self) -> str:
         text = f"{self.block_m}×{self.block_n}×{self.block_k} G{self.group_m} w{self.num_warps} s{self.num_stages}"
         text += " swap" if self.swap_ab else ""
         text += f" split{self.split_k}" if self.split_k > 1 else ""
         return text
+
+
+_FIELDS = tuple(each.name for each in fields(TileConfig))
 
 
 @dataclass(frozen=True, slots=True, order=True)

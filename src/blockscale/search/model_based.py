@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -223,21 +224,23 @@ class ModelSearch:
         group = self._space.problem.quant.block_k
         depths = [value for a in self._space.axes if a.name == "block_k" for value in a.values if group % value == 0]
         pinned |= {"block_k": max(depths)} if depths else {}
-        return self._most_promising_first(self._space.pinned(**pinned))[: self._settings.tiles]
+        return list(itertools.islice(self._most_promising_first(self._space.pinned(**pinned)), self._settings.tiles))
 
     def _most_expected(self) -> list[TileConfig]:
         """What the cost model expects most of, a tile in one GROUP_SIZE_M: it is blind to that, neighbours lead on."""
-        ranked = self._most_promising_first(self._space)
-        tiles = {config.with_(group_m=1): config for config in reversed(ranked[: 8 * self._settings.expected])}
+        ranked = list(itertools.islice(self._most_promising_first(self._space), 8 * self._settings.expected))
+        tiles = {config.with_(group_m=1): config for config in reversed(ranked)}
         return list(reversed(tiles.values()))[: self._settings.expected]
 
-    def _most_promising_first(self, space: Space) -> list[TileConfig]:
-        """The configs of a space by what the cost model expects, the hopeless ones left out."""
-        configs = [config for config in space if not self._cost_model.hopeless(config)]
-        if not configs:
-            return []
+    def _most_promising_first(self, space: Space) -> Iterator[TileConfig]:
+        """The configs of a space by what the cost model expects, the hopeless ones left out.
+
+        Expectations come many at a time, legality one by one: it is asked of those only that are taken.
+        """
+        configs = [config for config in space.spellings() if not self._cost_model.hopeless(config)]
         expected = self._cost_model.expected_log_us(space.problem, configs)
-        return [configs[i] for i in np.argsort(expected, kind="stable")]
+        ranked = (configs[i] for i in np.argsort(expected, kind="stable"))
+        return (config for config in ranked if space.reason(config) is None)
 
     def _observations(self) -> Observations:
         """What is known of other problems, and this one's results."""

@@ -190,5 +190,9 @@ def expected_improvement(mean: Array, variance: Array, best: float) -> Array:
 
 
 def _nearness(a: Array, b: Array) -> Array:
-    nearness: Array = np.exp(-np.abs(a[:, None, :] - b[None, :, :]).sum(axis=2))
+    """exp(−L1 distance) of every place in ``a`` to every one in ``b``; axis by axis, which keeps arrays small."""
+    apart = np.zeros((len(a), len(b)))
+    for of_a, of_b in zip(a.T, b.T, strict=True):
+        apart += np.abs(of_a[:, None] - of_b[None, :])
+    nearness: Array = np.exp(-apart)
     return nearness

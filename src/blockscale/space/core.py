@@ -65,6 +65,10 @@ class Space:
                 found[candidate] = None
         return list(found)
 
+    def spellings(self) -> list[TileConfig]:
+        """Every combination of the axes, legal or not, in canonical form; those of the space are in its order."""
+        return list(dict.fromkeys(self.canonical(config) for config in combinations(self.axes)))
+
     def pinned(self, **values: int) -> Space:
         """The part of the space where the named axes hold one value each."""
         axes = [Axis(a.name, (values[a.name],)) if a.name in values else a for a in self.axes]
