@@ -90,6 +90,44 @@ def test_the_first_projection_of_v4_has_a_name_in_each_engine() -> None:
     assert sizes(listed(V4, Parallelism(2), VLLM))["fused_wqa_wkv"] == (1536, 4096)
 
 
+QWEN35 = {
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "text_config": {
+        "hidden_size": 5120,
+        "intermediate_size": 17408,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 24,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 48,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+    },
+    "quantization_config": V3["quantization_config"],
+}
+
+
+def test_gates_of_delta_nets_run_in_blocks_on_vllm_alone_unless_kept_unquantised() -> None:
+    layer = "linear_attn.in_proj_ba"
+    assert sizes(listed(QWEN35, Parallelism(4), VLLM))[layer] == (24, 5120)
+    assert sizes(listed(QWEN35, Parallelism(4)))[layer] == (24, 5120)
+    on_sglang = listed(QWEN35, Parallelism(4), SGLANG)
+    assert layer not in sizes(on_sglang)
+    assert any(layer in note for note in on_sglang.notes)
+    root = "model.language_model.layers"
+    kept = [f"{root}.{i}.linear_attn.in_proj_{part}" for i in range(8) for part in "ba"]
+    quant = V3["quantization_config"] | {"modules_to_not_convert": kept}
+    assert layer not in sizes(listed(QWEN35 | {"quantization_config": quant}, Parallelism(4), VLLM))
+
+
+def test_full_attention_is_where_the_config_says() -> None:
+    text = QWEN35["text_config"] | {"layer_types": ["full_attention"] * 3 + ["linear_attention"] * 5}
+    shapes = listed(QWEN35 | {"text_config": text}, Parallelism(1))
+    counts = {each.layer: each.count for each in shapes.shapes}
+    assert (counts["qkv_proj"], counts["linear_attn.out_proj"]) == (3, 5)
+
+
 # --- layers with an indexer ------------------------------------------------------------------------------------------
 
 

@@ -29,8 +29,8 @@ _RUN_AS_MXFP8 = (
 _MXFP8_GROUP = 32  # values along K that share a scale
 _MODELOPT_BLOCK = "FP8_PB_WO"  # blocks of 128×128; the one block format of ModelOpt
 _ONLY_BLOCKS = (
-    f"Choose a block-quantised checkpoint, list what quantising while loading would give with {ASSUME}, or "
-    + ("give sizes with --N and --K.")
+    f"Choose a block-quantised checkpoint, list what quantising while loading would give with {ASSUME}, or give sizes "
+    "with --N and --K."
 )
 
 

@@ -27,7 +27,9 @@ SOURCES = {
 
 _ROOT = "linear_attn."
 _FULL = "full_attention"
-_SMALL_NOTE = "linear_attn.in_proj_ba is left out: Qwen3-Next keeps it unquantised."
+_SMALL = "linear_attn.in_proj_ba"
+_SMALL_NOTE = "Fewer rows than a block: vLLM alone runs it so, and only where the config does not leave it unquantised."
+_LEFT_OUT = f"{_SMALL} is left out: it has fewer rows than a block, and "
 
 
 def family(fields: Fields, engine: EngineVersion | None) -> Family:
@@ -38,7 +40,10 @@ def family(fields: Fields, engine: EngineVersion | None) -> Family:
     gated = replace(heads(fields), gated=fields.flag("attn_output_gate", True))
     suffix = f" (1 of {interval} layers)" if interval > 1 else ""
     attention = grouped_query_attention(gated, Site(full, (ATTENTION_ROOT,)), hidden, suffix)
-    packed = fields.text("model_type").startswith("qwen3_next")
+    packed = _is_packed(fields)
+    # vLLM's rule for stacked outputs lets those of Qwen3.5 pass; all else refuses a model with them in blocks.
+    small = not packed and (engine is None or engine.name == "vllm")
+    why = "Qwen3-Next keeps it unquantised." if packed else "SGLang refuses a model with such parts in blocks."
     experts = fields.has("num_experts")
     dense = dense_layers(fields) if experts else tuple(layers)
     shared = fields.count("shared_expert_intermediate_size", 0) if experts else 0
@@ -47,12 +52,12 @@ def family(fields: Fields, engine: EngineVersion | None) -> Family:
     return Family(
         layers=(
             *attention,
-            *(_delta_net(fields, linear, hidden, packed) if linear.layers else ()),
+            *(_delta_net(fields, linear, hidden, packed, small) if linear.layers else ()),
             *gated_mlp("mlp", Site(dense, ("mlp.",)), hidden, width),
             *gated_mlp("shared_expert", Site(sparse, ("mlp.shared_expert.",)), hidden, shared, Role.SHARED_EXPERT),
         ),
         heads=gated.query,
-        notes=(_SMALL_NOTE,) if packed and linear.layers else (),
+        notes=() if small or not linear.layers else (_LEFT_OUT + why,),
         experts=Experts(fields.size("moe_intermediate_size")) if experts else None,
     )
 
@@ -68,28 +73,25 @@ def _full_attention(fields: Fields, layers: range) -> tuple[tuple[int, ...], int
     return full, len(layers) // len(full) if even else 0
 
 
-def _delta_net(fields: Fields, site: Site, hidden: int, packed: bool) -> tuple[Layer, ...]:
-    """The projections of gated delta nets. ``packed``: the checkpoint stores q, k, v and z interleaved, as one part."""
+def _is_packed(fields: Fields) -> bool:
+    """Whether the checkpoint stores q, k, v and z of delta nets interleaved, as one part: Qwen3-Next's does."""
+    return "Qwen3NextForCausalLM" in fields.strings("architectures") or fields.text("model_type") == "qwen3_next"
+
+
+def _delta_net(fields: Fields, site: Site, hidden: int, packed: bool, small: bool) -> tuple[Layer, ...]:
+    """The projections of gated delta nets, with or without the small one of their gates."""
     values = fields.size("linear_num_value_heads")
     key = fields.size("linear_num_key_heads") * fields.size("linear_key_head_dim")
     value = values * fields.size("linear_value_head_dim")
     role = Role.ATTENTION
+    parts: tuple[Part, ...] = (Part("qkvz", 2 * (key + value)),)
+    modules: tuple[str, ...] = ("in_proj_qkvz",)
+    if not packed:
+        parts = Part("q", key), Part("k", key), Part("v", value), Part("z", value)
+        modules = "in_proj_qkv", "in_proj_z"
+    in_proj = column("linear_attn.in_proj_qkvz", site, hidden, *parts, modules=modules, role=role)
     out = row("linear_attn.out_proj", site, hidden, Part("value", value), modules=("out_proj",), role=role)
-    name = "linear_attn.in_proj_qkvz"
-    if packed:
-        return column(name, site, hidden, Part("qkvz", 2 * (key + value)), modules=("in_proj_qkvz",), role=role), out
-    parts = Part("q", key), Part("k", key), Part("v", value), Part("z", value)
-    small = column(
-        "linear_attn.in_proj_ba",
-        site,
-        hidden,
-        Part("ba", 2 * values),
-        modules=("in_proj_b", "in_proj_a"),
-        role=role,
-    )
-    note = "Fewer rows than a block; most checkpoints leave it unquantised and say so in their config."
-    return (
-        column(name, site, hidden, *parts, modules=("in_proj_qkv", "in_proj_z"), role=role),
-        replace(small, aligned=False, note=note),
-        out,
-    )
+    if not small:
+        return in_proj, out
+    gates = column(_SMALL, site, hidden, Part("ba", 2 * values), modules=("in_proj_b", "in_proj_a"), role=role)
+    return in_proj, replace(gates, aligned=False, note=_SMALL_NOTE), out

@@ -24,6 +24,7 @@ SOURCES = {
 }
 
 _SLIDING = "sliding_attention"
+_SKIPPED = "vLLM 0.33.0 and SGLang 0.5.23 do not check the blocks of qkv_proj: they may start where it is refused here."
 
 
 def family(fields: Fields, engine: EngineVersion | None) -> Family:
@@ -68,9 +69,11 @@ def _mimo(fields: Fields) -> Family:
         else each
         for each in attention
     )
+    uneven = any(heads.width != heads.value_width for heads in (full, sliding))
     return Family(
         layers=(*as_stored, *gated_mlp(f"dense mlp ({where})", Site(dense, ("mlp.",)), hidden, width)),
         heads=math.gcd(full.query, sliding.query),
+        notes=(_SKIPPED,) if uneven else (),
         experts=Experts(fields.size("moe_intermediate_size")) if len(dense) < len(layers) else None,
     )
 
