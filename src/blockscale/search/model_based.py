@@ -39,7 +39,7 @@ class ModelSearchSettings:
     first_taught: int = 3  # where this run's other problems have shown something
     round: int = 4
     worth_a_look: float = 0.004
-    round_share: float = 0.5
+    round_share: float = 0.9
     slow: float = 0.7  # log: whatever is slower than this over the best says no more than that
     leaders: int = 4  # tiles whose best config's neighbours are in view
     expected: int = 200  # configs in view because the cost model expects much, where no recording helps
