@@ -64,7 +64,7 @@ def looked_up(engine: Engine, found: Mapping[str, Any], m: int) -> tuple[int, di
 def baseline_of(engine: Engine, problem: Problem, spec: DeviceSpec, found: Mapping[str, Any] | None) -> Baseline:
     """The baseline of ``problem``, given what ``read_entries`` found for its weight."""
     default_config = engine.clamped_default(problem, spec)
-    default = _candidate(engine, problem, spec, default_config)
+    default = launched(engine, problem, spec, default_config)
     if found:
         key, entry = looked_up(engine, found, problem.shape.M)
         if entry is not None:  # null stands for the default
@@ -74,10 +74,11 @@ def baseline_of(engine: Engine, problem: Problem, spec: DeviceSpec, found: Mappi
                 pass  # the engine's launch fails on it, so nothing runs that one could compare with
             else:
                 source = f"{found['source']}, key {key}"
-                return Baseline(_candidate(engine, problem, spec, config), dict(entry), source, default)
+                return Baseline(launched(engine, problem, spec, config), dict(entry), source, default)
     return Baseline(default, engine.entry(default_config), "engine default", default)
 
 
-def _candidate(engine: Engine, problem: Problem, spec: DeviceSpec, config: TileConfig) -> Candidate:
+def launched(engine: Engine, problem: Problem, spec: DeviceSpec, config: TileConfig) -> Candidate:
+    """What ``engine`` launches on a device for a config of its file, in the one spelling that trials have."""
     effective = canonical(problem, engine.effective_config(problem, config, spec))
     return Candidate(engine.kernel_for(problem, effective, spec), effective)
