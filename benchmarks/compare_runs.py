@@ -24,14 +24,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from tuned_vs_shipped import median_ratio
-
-from blockscale.engines import Engine, engine
+from blockscale.engines import engine
 from blockscale.hardware import DeviceSpec
 from blockscale.measure.compile_cache import default_cache_dir
 from blockscale.measure.compile_pool import CompileOptions, CompilePool, CompileRequest
 from blockscale.problem import Candidate, GemmShape, Problem, TileConfig
-from blockscale.space import canonical
+from blockscale.tuning.baselines import launched
+from blockscale.tuning.comparison.rounds import median_ratio
 
 ROUNDS = 5
 ROUND_US = 500.0
@@ -100,15 +99,12 @@ def pairs_of(run_a: Mapping[str, Any], run_b: Mapping[str, Any], spec: DeviceSpe
     for sizes, entry_a in entries_a.items():
         problem, entry_b = Problem(GemmShape(*sizes)), entries_b.get(sizes)
         if entry_a is not None and entry_b is not None:
-            pairs.append(Pair(problem, *(launched(chosen, problem, entry, spec) for entry in (entry_a, entry_b))))
+            configs = (
+                TileConfig.from_entry(entry, unstated_num_stages=spec.unstated_num_stages)
+                for entry in (entry_a, entry_b)
+            )
+            pairs.append(Pair(problem, *(launched(chosen, problem, spec, config) for config in configs)))
     return sorted(pairs, key=lambda pair: (pair.problem.shape.weight, pair.problem.shape.M))
-
-
-def launched(chosen: Engine, problem: Problem, entry: Mapping[str, Any], spec: DeviceSpec) -> Candidate:
-    """What the engine launches for an entry of its file."""
-    config = TileConfig.from_entry(entry, unstated_num_stages=spec.unstated_num_stages)
-    effective = canonical(problem, chosen.effective_config(problem, config, spec))
-    return Candidate(chosen.kernel_for(problem, effective, spec), effective)
 
 
 def compile_all(pairs: Sequence[Pair], spec: DeviceSpec, cache: Path) -> None:

@@ -17,12 +17,16 @@ import multiprocessing
 import os
 import re
 import statistics
-from collections.abc import Sequence
+import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
 import torch
 from engine_kernel import DEFAULTS, launcher, load
+
+from blockscale.tuning.comparison.rounds import median_ratio
 
 ROUNDS = 15
 BLOCK = (128, 128)
@@ -135,14 +139,6 @@ def measure(args: argparse.Namespace, module: Any, m: int, n: int, k: int) -> di
     for v in versions:
         row[v.name] = {"config": v.config, "samples_us": v.samples, "wrong": v.wrong}
     return row
-
-
-def median_ratio(samples_us: Sequence[float], others_us: Sequence[float]) -> float:
-    """The median over rounds of a sample's time over the other one's of the same round.
-
-    Both samples of a round were taken milliseconds apart, so a clock that steps between rounds is in neither ratio.
-    """
-    return statistics.median(sample / other for sample, other in zip(samples_us, others_us, strict=True))
 
 
 def gain(row: dict[str, Any], name: str) -> float:
