@@ -224,3 +224,22 @@ def test_models_that_share_shapes_are_tuned_once_and_each_file_says_what_it_serv
     before, after = again.stdout.split("8 problems for sglang")
     assert "q_b_proj" in before
     assert "serves two TP 8: q_b_proj" in after
+
+
+def test_a_weight_that_only_one_engine_launches_has_a_file_of_that_engine_alone(tmp_path):
+    both = ["--engine", "sglang", "--engine", "vllm", "--shared-experts-fusion"]
+    asked = ["deepseek-v3", "--tp-size", "8", *both, "--batch-sizes", "16", "--device", "recorded:h200", "--json"]
+    done = blockscale(tmp_path, "tune", *asked)
+    assert done.returncode == 0, done.stderr
+    told = events(done)
+    shared = {(512, 7168), (7168, 256)}
+    by_engine = {
+        name: {(p["N"], p["K"]) for p in told[-1]["problems"] if p["engine"] == name} for name in ("sglang", "vllm")
+    }
+    assert by_engine["vllm"] - by_engine["sglang"] == shared
+    assert by_engine["sglang"] < by_engine["vllm"]
+    assert len(files_in(tmp_path / "configs")) == len(by_engine["sglang"]) + len(by_engine["vllm"]) == 14
+    assert {(w["N"], w["K"]) for w in told[0]["weights"] if w["engines"] == ["vllm"]} == shared
+    again = events(blockscale(tmp_path, "tune", *asked))[-1]
+    assert again["trials_measured"] == 0
+    assert again["problems"] == told[-1]["problems"]

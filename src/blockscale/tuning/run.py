@@ -93,10 +93,10 @@ def check_request(request: TuneRequest, engines: Sequence[Engine], device: Devic
         reason = engine.refusal(request.quant, device.spec)
         if reason is not None:
             raise InputError(reason)
-    check_targets((request.target(e, w, device.spec) for e in engines for w in request.weights), store)
+    check_targets((request.target(e, w, device.spec) for e in engines for w in request.weights_of(e.name)), store)
     device.prepare(problems)
     for engine in engines:
-        for problem in problems:
+        for problem in request.problems(engine.name):
             _require_answerable(engine, problem, device)
 
 
@@ -205,7 +205,7 @@ class _Run:
         results = tuple(
             self._decisions[name, problem].result
             for name in dict.fromkeys(job.engine.name for job in self.jobs)
-            for problem in self._request.problems()
+            for problem in self._request.problems(name)
         )
         return RunSummary(
             trials_measured=self._ledger.measured,
@@ -220,7 +220,7 @@ def _jobs(request: TuneRequest, engines: Sequence[Engine], device: Device, first
     """Jobs weight by weight, the costliest first: the order in which a device takes what waits, and files are done."""
     found = {}
     for engine in engines:
-        for weight in request.weights:
+        for weight in request.weights_of(engine.name):
             target = request.target(engine, weight, device.spec)
             found[engine.name, weight] = first_seen.entries(target, request.batch_sizes, overwrite=request.overwrite)
     by_weight = {w: [request.problem(w, m) for m in request.batch_sizes] for w in request.weights}
@@ -230,4 +230,5 @@ def _jobs(request: TuneRequest, engines: Sequence[Engine], device: Device, first
         for weight in costliest
         for problem in in_order(by_weight[weight])
         for engine in engines
+        if weight in request.weights_of(engine.name)
     ]
