@@ -7,8 +7,9 @@ The texts are those of SGLang 0.5.23 and vLLM 0.33.0 and of what was logged by v
 * SGLang's ``Try DeepGEMM JIT Compiling for <KERNEL> N=…, K=…, num_groups=1`` (since 0.4.6) and vLLM's progress bar
   ``DeepGemm(fp8_gemm_nt) warmup (W=torch.Size([N, K]))`` (0.10 and 0.11): weights that DeepGEMM runs.
 * AITER's ``shape is M:…, N:…, K:…, not found tuned config in …a8w8_blockscale….csv``: each (M, N, K) once a process.
-* SGLang's ``Prefill batch`` and ``Decode batch``, and vLLM's ``Iteration(…)``, which ``--enable-logging-iteration-details``
-  turns on: tokens of forward passes.
+* SGLang's ``Prefill batch`` (each) and ``Decode batch`` (one in 40, ``--decode-log-interval``), and vLLM's
+  ``Iteration(…)`` (each, with ``--enable-logging-iteration-details``): tokens of forward passes. CUDA graphs pad them
+  to a captured size, which both engines print before.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ _PACKAGES = (
     ("sglang", re.compile(r"\bsglang[/\\](?:srt|kernels)[/\\]")),
     ("vllm", re.compile(r"\bvllm[/\\]model_executor[/\\]")),
 )
-_DEEP_GEMM_SGLANG = re.compile(r"DeepGEMM JIT Compil\w* for <([^>]*)> N=([1-9]\d{0,8}), K=([1-9]\d{0,8}), num_groups=(\d+)")
+_DEEP_GEMM_SGLANG = re.compile(
+    r"DeepGEMM JIT Compil\w* for <([^>]*)> N=([1-9]\d{0,8}), K=([1-9]\d{0,8}), num_groups=(\d+)"
+)
 _DEEP_GEMM_VLLM = re.compile(r"DeepGemm\((\w+)\) warmup \(W=torch\.Size\(\[((?:\d{1,9}, )*)([1-9]\d{0,8})\]\)")
 _AITER = re.compile(r"shape is M:([1-9]\d{0,8}), N:([1-9]\d{0,8}), K:([1-9]\d{0,8})\b(.*)")
-_PREFILL = re.compile(r"Prefill batch\b.*?#new-token: (\d{1,9})")
-_DECODE = re.compile(r"Decode batch\b.*?#running-req: (\d{1,9})")
+_PREFILL = re.compile(r"Prefill batch\b.{0,200}?#new-token: (\d{1,9})")
+_DECODE = re.compile(r"Decode batch\b.{0,200}?#running-req: (\d{1,9})")
 _ITERATION = re.compile(
     r"Iteration\(\d+\): \d+ context requests, (\d{1,9}) context tokens, \d+ generation requests, (\d{1,9}) generation"
 )
@@ -50,7 +53,7 @@ _DECODE_INTERVAL = re.compile(r"\bdecode_log_interval=([1-9]\d{0,5})\b")
 _DRAFT_TOKENS = re.compile(r"\bspeculative_num_draft_tokens=([1-9]\d{0,3})\b")
 _DEFAULT_DECODE_INTERVAL = 40  # SGLang's --decode-log-interval
 
-_DEEP_GEMM_QUANT = QuantScheme(QuantFormat.FP8, 128, 128)  # the one scheme of DeepGEMM's and AITER's kernels
+_LIBRARY_QUANT = QuantScheme(QuantFormat.FP8, 128, 128)  # the one scheme of DeepGEMM's and AITER's kernels
 
 
 class LogLines:
@@ -64,6 +67,7 @@ class LogLines:
         self._devices: dict[str, None] = {}
         self._without_file: set[WeightShape] = set()
         self._with_file: dict[WeightShape, None] = {}
+        self._libraries: dict[str, set[WeightShape]] = {}
         self._aiter: set[tuple[int, int, int]] = set()
         self._moe_lines = self._other_kernel_lines = 0
         self._graphs: dict[str, list[int]] = {}
@@ -82,7 +86,7 @@ class LogLines:
             self._read_deep_gemm(line)
         elif "shape is M:" in line:
             self._read_aiter(line)
-        if "aph" in line or "server_args" in line:
+        if "graph bs [" in line or "graph_capture_sizes" in line or "server_args" in line:
             self._read_settings(line)
 
     def _read_config(self, line: str) -> None:
@@ -117,7 +121,9 @@ class LogLines:
             self._moe_lines += 1
             return
         self.engines[engine] = None
-        self._name(WeightShape(int(n), int(k)), _DEEP_GEMM_QUANT)
+        weight = WeightShape(int(n), int(k))
+        self._name(weight, _LIBRARY_QUANT)
+        self._libraries.setdefault("DeepGEMM", set()).add(weight)
 
     def _read_aiter(self, line: str) -> None:
         if found := _AITER.search(line):
@@ -126,8 +132,10 @@ class LogLines:
                 return
             m, n, k = int(found[1]), int(found[2]), int(found[3])
             if (m, n, k) not in self._aiter:
+                weight = WeightShape(n, k)
                 self._aiter.add((m, n, k))
-                self._name(WeightShape(n, k), _DEEP_GEMM_QUANT, m)
+                self._name(weight, _LIBRARY_QUANT, m)
+                self._libraries.setdefault("AITER", set()).add(weight)
 
     def _read_batch(self, line: str) -> None:
         if found := _PREFILL.search(line):
@@ -176,6 +184,12 @@ class LogLines:
         with_file = [weight for weight in self._with_file if weight not in self._without_file]
         if with_file:
             notes.append(f"The server had a file for {', '.join(map(str, with_file))}; listed all the same.")
+        for library, weights in self._libraries.items():
+            if others := weights - self._without_file - set(self._with_file):
+                notes.append(
+                    f"{', '.join(map(str, sorted(others)))} ran on {library}, which reads no such files: they are read "
+                    "where the Triton kernel is forced."
+                )
         if self._moe_lines:
             notes.append(
                 f"{_lines(self._moe_lines)} on MoE kernels left out: the engines' MoE tuners tune those kernels."

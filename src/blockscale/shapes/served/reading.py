@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import TextIO
@@ -28,6 +29,7 @@ from blockscale.shapes.served.rows import (
 
 _WAY_OUT = "give a serving log or a list of shapes, plain or gzip-compressed"
 _GZIP_MAGIC = b"\x1f\x8b"
+_BEGINS_DOCUMENT = re.compile(r"\s*(\[\s*([\[{]|$)|\{\s*(\"|$))")
 _LONGEST_LINE = 1 << 20  # characters; what is longer comes in pieces, so that memory is bounded
 _LARGEST_DOCUMENT = 1 << 26  # characters of a JSON list, which is read whole
 
@@ -36,9 +38,9 @@ def read_served(path: Path) -> ServedShapes:
     """What the serving log or list at ``path`` says was launched; which of the two it is, its first row tells.
 
     Logs of SGLang and vLLM are searched for the lines that `blockscale.shapes.served.log` names. A list has a row a
-    line (N K, M N K, M N K count, NAME=NUMBER, CSV below a header, JSON objects or lists), or is one JSON list; # starts
-    a comment. Launches of a list add up over its rows. Bytes that are no UTF-8 are passed over. Memory grows with the
-    distinct shapes alone, but for a JSON list that is no JSON lines.
+    line (N K, M N K, M N K count, NAME=NUMBER, CSV below a header, JSON objects or lists), or is one JSON list; a #
+    starts a comment. Launches of a list add up over its rows. Bytes that are no UTF-8 are passed over. Memory grows
+    with the distinct shapes alone, but for one JSON list, which has at most 64 Mi characters.
 
     Raises:
         InputError: there is no such file or it cannot be read, it names no shape, a row of a list is none, or a log
@@ -55,11 +57,11 @@ def read_served(path: Path) -> ServedShapes:
         first = ahead[-1] if ahead else ""
         if reader := row_reader(first):
             return _of_rows(path, chain(ahead, lines), reader)
-    document = _document(path) if first.lstrip().startswith(("{", "[")) else None
+    document, trouble = _document(path, first)
     if document is not None:
         return _of_document(path, document)
     with _reading(path), _opened(path) as file:
-        return _of_log(path, _lines(file))
+        return _of_log(path, _lines(file), trouble)
 
 
 def _up_to_first_row(lines: Iterable[str]) -> Iterator[str]:
@@ -69,7 +71,7 @@ def _up_to_first_row(lines: Iterable[str]) -> Iterator[str]:
             return
 
 
-@contextmanager
+@contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """Turn what reading the file may raise into the message for the person."""
     try:
@@ -106,15 +108,20 @@ def _of_rows(path: Path, lines: Iterable[str], read: RowReader) -> ServedShapes:
     return ServedShapes(launches.by_weight, None, ())
 
 
-def _document(path: Path) -> object | None:
-    """The JSON value of the whole file, None where it is none of rows."""
+def _document(path: Path, first: str) -> tuple[object | None, str]:
+    """The JSON value of a file of rows that begins with ``first``; None and why it is no JSON, if it looked so."""
+    if not _BEGINS_DOCUMENT.match(first):
+        return None, ""
+    with contextlib.suppress(ValueError, RecursionError):
+        if not is_document(json.loads(first)):
+            return None, ""  # a log of JSON objects
     with _reading(path), _opened(path) as file:
         text = file.read(_LARGEST_DOCUMENT + 1)
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if is_document(value) else None
+    except (ValueError, RecursionError) as error:
+        return None, f" It is no JSON list either ({error})."
+    return (value, "") if is_document(value) else (None, "")
 
 
 def _of_document(path: Path, document: object) -> ServedShapes:
@@ -129,13 +136,15 @@ def _of_document(path: Path, document: object) -> ServedShapes:
     return ServedShapes(launches.by_weight, document_quant(document), ())
 
 
-def _of_log(path: Path, lines: Iterable[str]) -> ServedShapes:
+def _of_log(path: Path, lines: Iterable[str], trouble: str) -> ServedShapes:
     found = LogLines()
     for line in lines:
         found.read(line)
     if not found.launches.by_weight:
         seen = " ".join(("", *found.notes()))
-        raise InputError(f"{path} names no shape. Looked for {LOOKED_FOR}; as a list, rows are {EXAMPLES}.{seen}")
+        raise InputError(
+            f"{path} names no shape. Looked for {LOOKED_FOR}; as a list, rows are {EXAMPLES}.{trouble}{seen}"
+        )
     if len(found.weights_by_quant) > 1:
         listed = ", ".join(
             f"{q.format} in blocks of {q.block_n}×{q.block_k} ({', '.join(map(str, sorted(weights)))})"

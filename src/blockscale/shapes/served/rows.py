@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from blockscale.problem import LARGEST_OFFSET, QuantFormat, QuantScheme, WeightShape
@@ -40,7 +40,7 @@ class BadRow(ValueError):
 def row_reader(first: str) -> RowReader | None:
     """The reader for rows of the kind of ``first``, None where that is no row of a list and no header.
 
-    Lines that `meaningful` leaves empty are not for the reader.
+    Readers take lines as `meaningful` leaves them, and none that it leaves empty.
     """
     text = meaningful(first)
     if text.startswith(("{", "[")):
@@ -53,7 +53,8 @@ def row_reader(first: str) -> RowReader | None:
         return _pair_row
     if header := _header(text):
         return header
-    return _number_row if _NUMBER.fullmatch(_SEPARATOR.split(text)[0]) and _all_numbers(text) else None
+    cells = _SEPARATOR.split(text)
+    return _number_row if len(cells) > 1 and all(_NUMBER.fullmatch(cell) for cell in cells) else None
 
 
 def meaningful(line: str) -> str:
@@ -61,13 +62,8 @@ def meaningful(line: str) -> str:
     return line.split("#", 1)[0].strip()
 
 
-def _all_numbers(text: str) -> bool:
-    cells = _SEPARATOR.split(text)
-    return len(cells) > 1 and all(_NUMBER.fullmatch(cell) for cell in cells)
-
-
 def _number_row(line: str) -> Iterator[Row]:
-    cells = _SEPARATOR.split(meaningful(line))
+    cells = _SEPARATOR.split(line)
     names = {2: ("N", "K"), 3: ("M", "N", "K"), 4: ("M", "N", "K", "count")}.get(len(cells))
     if names is None:
         raise BadRow(f"{len(cells)} fields; a row has two (N K), three (M N K) or four (M N K count)")
@@ -75,7 +71,7 @@ def _number_row(line: str) -> Iterator[Row]:
 
 
 def _pair_row(line: str) -> Iterator[Row]:
-    pairs = _pairs(meaningful(line))
+    pairs = _pairs(line)
     if pairs is None:
         raise BadRow("not a row of NAME=NUMBER like the first one")
     yield _row(pairs)
@@ -85,20 +81,25 @@ def _pairs(text: str) -> dict[str, str] | None:
     """The columns of a row like ``M=16, N=2112``; None where the text is no such row."""
     if _BETWEEN_PAIRS.fullmatch(_PAIR.sub("", text)) is None:
         return None
-    pairs = {_COLUMNS.get(name.lower(), name): number for name, number in _PAIR.findall(text)}
-    return pairs if "N" in pairs and "K" in pairs else None
+    pairs = [(_column(name), number) for name, number in _PAIR.findall(text)]
+    return dict(pairs) if {"N", "K"} <= {name for name, _ in pairs} else None
+
+
+def _column(name: str) -> str:
+    return _COLUMNS.get(name.strip().lower(), name)
 
 
 def _header(text: str) -> RowReader | None:
     """A reader for the rows below the header ``text``, None where it is no header."""
     delimiter = next((sign for sign in ",;\t" if sign in text), None)
-    names = [_COLUMNS.get(cell.lower(), cell) for cell in _cells(text, delimiter)]
+    names = [_column(cell) for cell in _cells(text, delimiter)]
     if "N" not in names or "K" not in names:
         return None
 
     def read(line: str) -> Iterator[Row]:
-        cells = _cells(meaningful(line), delimiter)
-        if cells and [_COLUMNS.get(cell.lower(), cell) for cell in cells] == names:
+        cells = _cells(line, delimiter)
+        if [_column(cell) for cell in cells] == names:
+            _require_once(names)
             return  # the header, and its repetition where files were put together
         if len(cells) != len(names):
             raise BadRow(f"{len(cells)} fields, but the header has {len(names)}")
@@ -110,7 +111,17 @@ def _header(text: str) -> RowReader | None:
 def _cells(text: str, delimiter: str | None) -> list[str]:
     if delimiter is None:
         return text.split()
-    return [cell.strip() for cell in next(csv.reader([text], delimiter=delimiter, skipinitialspace=True), [])]
+    try:
+        return [cell.strip() for cell in next(csv.reader([text], delimiter=delimiter, skipinitialspace=True), [])]
+    except csv.Error:  # a field of more than 128 KiB
+        return []
+
+
+def _require_once(columns: Iterable[str]) -> None:
+    given = list(columns)
+    for name in ("M", "N", "K", "count"):
+        if given.count(name) > 1:
+            raise BadRow(f"{name} has several columns; leave one")
 
 
 def _json_line(line: str) -> Iterator[Row]:
@@ -162,7 +173,7 @@ def is_document(value: object) -> bool:
 def _is_row(value: object) -> bool:
     """Whether a JSON value has the form of a row, good or bad."""
     if isinstance(value, Mapping):
-        return {"N", "K"} <= {_COLUMNS.get(str(name).lower()) for name in value}
+        return {"N", "K"} <= {_column(str(name)) for name, each in value.items() if each is not None}
     return isinstance(value, list) and 1 < len(value) <= 4 and not any(isinstance(v, list | Mapping) for v in value)
 
 
@@ -172,7 +183,9 @@ def _json_row(value: object) -> Iterator[Row]:
         return
     if not isinstance(value, Mapping) or not _is_row(value):
         raise BadRow(f"{_short(value)} has no N and K")
-    fields = {_COLUMNS.get(str(name).lower(), str(name)): each for name, each in value.items()}
+    named = [(_column(str(name)), each) for name, each in value.items() if each is not None]
+    _require_once(name for name, _ in named)
+    fields = dict(named)
     by_m = fields.get("count")
     if not isinstance(by_m, Mapping):
         yield _row(fields)
@@ -202,4 +215,3 @@ def _number(name: str, value: object, largest: int = LARGEST_OFFSET) -> int:
 def _short(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}…"
-

@@ -91,7 +91,7 @@ def _candidates(loads: Mapping[int, float]) -> list[int]:
 
 
 def _cheapest_path(sizes: Sequence[int], costs: _KeyCosts, most: int) -> tuple[int, ...]:
-    """The cheapest way from the first to the last of ``sizes`` over at most ``most`` of them; of equals the shortest."""
+    """The cheapest way from the first of ``sizes`` to the last over at most ``most``; of equals the shortest."""
     last = len(sizes) - 1
     steps = [[costs.between(sizes[i], sizes[j]) for j in range(i + 1, last + 1)] for i in range(last)]
     best = [math.inf] * (last + 1)
@@ -114,4 +114,3 @@ def _cheapest_path(sizes: Sequence[int], costs: _KeyCosts, most: int) -> tuple[i
     for way in reversed(ways[: used + 1]):
         path.append(way[path[-1]])
     return tuple(sizes[i] for i in reversed(path))
-
