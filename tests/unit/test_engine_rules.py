@@ -1,5 +1,6 @@
 """Which configs each engine version takes, what it launches, and how its files are named."""
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -283,3 +284,31 @@ def test_without_the_engine_its_newest_known_version_is_assumed() -> None:
     assert engine("vllm").version == "0.33.0"
     assert engine("sglang").installed() is None
     assert engine("sglang").shipped_file(WeightShape(1, 1), FP8, "NVIDIA H200") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "loader", "other_spelling"),
+    [
+        ("sglang", "0.5.23", "kernels/ops/gemm/fp8_kernel.py", "block_shape=[128,128]"),
+        ("vllm", "0.33.0", "model_executor/layers/quantization/utils/fp8_utils.py", "block_shape=[128, 128]"),
+    ],
+)
+def test_shipped_weights_are_those_whose_files_the_installed_engine_finds(
+    site: Path, name: str, version: str, loader: str, other_spelling: str
+) -> None:
+    configs = install(site, name, version, loader)
+    eng = engine(name)
+    there, misspelt, of_another_gpu, missing = (WeightShape(n, 7168) for n in (512, 576, 1536, 2112))
+    (configs / eng.file_name(there, FP8, "NVIDIA H200")).write_text("{}")
+    own_spelling = eng.file_name(misspelt, FP8, "NVIDIA H200")
+    (configs / re.sub(r"block_shape=\[.*\]", other_spelling, own_spelling)).write_text("{}")
+    (configs / eng.file_name(of_another_gpu, FP8, "NVIDIA H20")).write_text("{}")
+    shipped = eng.shipped_weights([there, misspelt, of_another_gpu, missing], FP8, "NVIDIA H200")
+    assert shipped == {there: configs / eng.file_name(there, FP8, "NVIDIA H200")}
+    assert eng.shipped_weights([there], QuantScheme(QuantFormat.FP8, 64, 64), "NVIDIA H200") == {}
+
+
+def test_what_ships_is_not_known_where_no_engine_or_no_loader_is_found(site: Path) -> None:
+    assert engine("sglang").shipped_weights([WeightShape(512, 7168)], FP8, "NVIDIA H200") is None
+    install(site, "vllm", "0.99.0", "somewhere/else.py")
+    assert engine("vllm").shipped_weights([WeightShape(512, 7168)], FP8, "NVIDIA H200") is None

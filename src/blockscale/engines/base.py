@@ -6,7 +6,7 @@ import importlib.metadata
 import importlib.util
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -156,11 +156,23 @@ class Engine(ABC):
 
     def shipped_file(self, weight: WeightShape, quant: QuantScheme, device_name: str) -> Path | None:
         """The file that the installed engine has for this shape and device, or None."""
-        found = self.installed()
-        if found is None or found.config_folder is None:
+        found = self.shipped_weights((weight,), quant, device_name)
+        return found.get(weight) if found else None
+
+    def shipped_weights(
+        self, weights: Iterable[WeightShape], quant: QuantScheme, device_name: str
+    ) -> dict[WeightShape, Path] | None:
+        """Those of ``weights`` that the installed engine has a file for on this device, with that file.
+
+        None where that cannot be known: no engine is installed, or its config folder is not where it used to be. A
+        file that this version would not find counts as none: names are compared as the loader spells them, since the
+        engines know no other names of a device for dense layers (vLLM 0.33.0, SGLang 0.5.23).
+        """
+        installed = self.installed()
+        if installed is None or installed.config_folder is None:
             return None
-        path = found.config_folder / self.file_name(weight, quant, device_name)
-        return path if path.is_file() else None
+        paths = {weight: installed.config_folder / self.file_name(weight, quant, device_name) for weight in weights}
+        return {weight: path for weight, path in paths.items() if path.is_file()}
 
 
 _ENGINES: dict[str, type[Engine]] = {}
