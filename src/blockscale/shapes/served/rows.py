@@ -43,7 +43,7 @@ def row_reader(first: str) -> RowReader | None:
     Readers take lines as `meaningful` leaves them, and none that it leaves empty.
     """
     text = meaningful(first)
-    if text.startswith(("{", "[")):
+    if text.lstrip().startswith(("{", "[")):
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
@@ -53,17 +53,18 @@ def row_reader(first: str) -> RowReader | None:
         return _pair_row
     if header := _header(text):
         return header
-    cells = _SEPARATOR.split(text)
+    cells = _SEPARATOR.split(text.strip())
     return _number_row if len(cells) > 1 and all(_NUMBER.fullmatch(cell) for cell in cells) else None
 
 
 def meaningful(line: str) -> str:
-    """The line without what follows a # and blanks around it."""
-    return line.split("#", 1)[0].strip()
+    """The line without what follows a # and blanks around it; tabs stay, since they may part empty columns."""
+    text = line.split("#", 1)[0]
+    return text.strip(" \r\n") if text.strip() else ""
 
 
 def _number_row(line: str) -> Iterator[Row]:
-    cells = _SEPARATOR.split(line)
+    cells = _SEPARATOR.split(line.strip())
     names = {2: ("N", "K"), 3: ("M", "N", "K"), 4: ("M", "N", "K", "count")}.get(len(cells))
     if names is None:
         raise BadRow(f"{len(cells)} fields; a row has two (N K), three (M N K) or four (M N K count)")
