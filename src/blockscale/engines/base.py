@@ -93,6 +93,21 @@ class Engine(ABC):
         """What is launched for a file's entry, after the loader's and the launcher's own changes."""
         return config
 
+    def loaded_block_k(self, quant: QuantScheme, block_k: int, *, on_cuda: bool) -> int:
+        """The BLOCK_SIZE_K that the loader makes of a file's."""
+        return block_k
+
+    def takes_several_groups(self, quant: QuantScheme, block_k: int, *, on_cuda: bool) -> bool:
+        """Whether a BLOCK_SIZE_K above block_k runs rightly, each of its groups with a scale of its own."""
+        return False
+
+    def divides_for_scales(self, quant: QuantScheme) -> bool:
+        """Whether the kernel finds a tile's scale by dividing its place in K by block_k, in whole tiles.
+
+        Then a BLOCK_SIZE_K above block_k is right where K has a single group, and wrong elsewhere.
+        """
+        return True
+
     def default_config(self, problem: Problem, spec: DeviceSpec) -> TileConfig:
         """What is launched when no file is found."""
         quant = problem.quant

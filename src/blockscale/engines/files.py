@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,26 @@ from blockscale.problem import QuantScheme, WeightShape
 __all__ = [
     "ConfigFile",
     "Entry",
+    "MalformedJsonError",
     "MergeReport",
     "UnreadableConfigFile",
+    "keep_notes",
     "merge_into",
     "parse_config",
+    "parse_json",
     "read_config_file",
+    "scratch_path",
     "sidecar_path",
     "verify_written",
 ]
 
 log = logging.getLogger(__name__)
+
+# Beyond these nobody means a config file: a batch size takes about 200 bytes, an entry is two levels deep.
+LARGEST_FILE_BYTES = 16 << 20
+_DEEPEST = 50
+_TOO_DEEP = f"it is nested deeper than {_DEEPEST} levels"
+_NOTES = "notes"  # the sidecar's key for what is about no batch size
 
 # The fields of one config, or None: "null" stands for the engine's default at that key.
 Entry = dict[str, Any] | None
@@ -60,8 +70,8 @@ class MergeReport:
     notes: tuple[str, ...] = field(default=())
 
 
-class _Malformed(ValueError):
-    pass
+class MalformedJsonError(ValueError):
+    """Text that is no JSON as config files hold it; the message is the second half of a sentence."""
 
 
 def read_config_file(path: Path) -> ConfigFile:
@@ -87,21 +97,50 @@ def parse_config(data: bytes, path: Path) -> ConfigFile:
     """
     try:
         return ConfigFile(_entries(_parse_object(data)))
-    except _Malformed as error:
+    except MalformedJsonError as error:
         raise UnreadableConfigFile(path, str(error)) from error
 
 
-def _parse_object(data: bytes) -> dict[str, Any]:
+def parse_json(data: bytes) -> Any:
+    """The JSON value in the bytes of a config file, whose objects name no key twice.
+
+    Raises:
+        MalformedJsonError: it is not UTF-8, no JSON, names a key twice, or is nested or large beyond any config file.
+    """
+    if len(data) > LARGEST_FILE_BYTES:
+        raise MalformedJsonError(f"it has more than {LARGEST_FILE_BYTES >> 20} MiB")
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_distinct)
-    except _Malformed:
+    except MalformedJsonError:
         raise
     except UnicodeDecodeError as error:
-        raise _Malformed("it is not UTF-8") from error
-    except (ValueError, RecursionError) as error:
-        raise _Malformed(f"it is not JSON ({error})") from error
+        raise MalformedJsonError("it is not UTF-8") from error
+    except RecursionError as error:
+        raise MalformedJsonError(_TOO_DEEP) from error
+    except ValueError as error:
+        raise MalformedJsonError(f"it is not JSON ({error})") from error
+    _require_shallow(value)
+    return value
+
+
+def _require_shallow(value: Any) -> None:
+    """Refuse what is nested so deeply that showing it could overflow the stack."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [inner for outer in level if isinstance(outer, (dict, list)) for inner in _inside(outer)]
+        if not level:
+            return
+    raise MalformedJsonError(_TOO_DEEP)
+
+
+def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
+
+
+def _parse_object(data: bytes) -> dict[str, Any]:
+    value = parse_json(data)
     if not isinstance(value, dict):
-        raise _Malformed("it holds no JSON object")
+        raise MalformedJsonError("it holds no JSON object")
     return value
 
 
@@ -110,7 +149,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         keys = [key for key, _ in pairs]
         repeated = next(key for key in keys if keys.count(key) > 1)
-        raise _Malformed(f"key {repeated!r} stands there twice")
+        raise MalformedJsonError(f"key {repeated!r} stands there twice")
     return found
 
 
@@ -120,11 +159,13 @@ def _entries(value: Mapping[str, Any]) -> dict[int, Entry]:
         try:
             m = int(key)
         except ValueError as error:
-            raise _Malformed(f"key {key!r} is no integer, and the loaders take every key for a batch size") from error
+            raise MalformedJsonError(
+                f"key {key!r} is no integer, and the loaders take every key for a batch size"
+            ) from error
         if m in entries:
-            raise _Malformed(f"batch size {m} stands there twice")
+            raise MalformedJsonError(f"batch size {m} stands there twice")
         if entry is not None and not isinstance(entry, dict):
-            raise _Malformed(f"entry {key!r} is neither an object nor null")
+            raise MalformedJsonError(f"entry {key!r} is neither an object nor null")
         entries[m] = entry
     return entries
 
@@ -199,7 +240,7 @@ def _keep_aside(path: Path, data: bytes) -> Path:
     while True:
         aside = path.with_name(f"{path.name}.unreadable-{number}")
         if not aside.exists():
-            replace_file(aside, data, _scratch(path))
+            replace_file(aside, data, scratch_path(path))
             return aside
         if aside.is_file() and aside.read_bytes() == data:
             return aside
@@ -212,8 +253,26 @@ def _replace_if_different(path: Path, old: bytes | None, entries: Mapping[int, E
     data = text.encode()
     if data == old:
         return False
-    replace_file(path, data, _scratch(path))
+    replace_file(path, data, scratch_path(path))
     return True
+
+
+def keep_notes(path: Path, notes: Mapping[str, Any]) -> None:
+    """Add notes of a config file that are about no batch size to its sidecar; the caller holds the lock.
+
+    A note that another of its name differs from is kept beside it under a numbered name.
+
+    Raises:
+        InputError: the sidecar cannot be read or written.
+        IncompleteRunError: the disk is full; the sidecar is as it was.
+    """
+    records, kept = _read_sidecar(sidecar_path(path))
+    for name, note in notes.items():
+        free, number = name, 2
+        while free in kept and kept[free] != note:
+            free, number = f"{name} ({number})", number + 1
+        kept[free] = note
+    _write_sidecar(sidecar_path(path), records, kept)
 
 
 def _merge_sidecar(path: Path, provenance: Mapping[int, Mapping[str, Any]]) -> None:
@@ -223,23 +282,43 @@ def _merge_sidecar(path: Path, provenance: Mapping[int, Mapping[str, Any]]) -> N
     """
     if not provenance:
         return
-    data = _read_bytes(path)
-    old, _ = _readable_entries(data, path)
-    merged = dict(old)
+    records, notes = _read_sidecar(path)
     for m, record in provenance.items():
         new = json.loads(json.dumps(record))
-        if _undated(old.get(m)) != _undated(new):
-            merged[m] = new
-    text = json.dumps({str(m): merged[m] for m in sorted(merged)}, indent=2) + "\n"
-    if text.encode() != data:
-        replace_file(path, text.encode(), path.with_suffix(".tmp"))
+        if _undated(records.get(m)) != _undated(new):
+            records[m] = new
+    _write_sidecar(path, records, notes)
+
+
+def _read_sidecar(path: Path) -> tuple[dict[int, Entry], dict[str, Any]]:
+    """Records by batch size, and notes; both empty where there is no sidecar or none that parses."""
+    data = _read_bytes(path)
+    if data is None:
+        return {}, {}
+    try:
+        value = _parse_object(data)
+        notes = value.pop(_NOTES, {})
+        return _entries(value), notes if isinstance(notes, dict) else {}
+    except MalformedJsonError:
+        return {}, {}
+
+
+def _write_sidecar(path: Path, records: Mapping[int, Entry], notes: Mapping[str, Any]) -> None:
+    """Write a sidecar unless that would change nothing."""
+    value: dict[str, Any] = {str(m): records[m] for m in sorted(records)}
+    if notes:
+        value[_NOTES] = dict(notes)
+    data = (json.dumps(value, indent=2) + "\n").encode()
+    if data != _read_bytes(path):
+        replace_file(path, data, path.with_suffix(".tmp"))
 
 
 def _undated(record: Entry) -> Entry:
     return record and {key: value for key, value in record.items() if key != "written"}
 
 
-def _scratch(path: Path) -> Path:
+def scratch_path(path: Path) -> Path:
+    """The file that is written before it replaces a config file."""
     return path.parent / PRIVATE_FOLDER / f"{path.name}.tmp"
 
 

@@ -26,6 +26,10 @@ FIRST_STEPPING_WITHIN_GROUPS = "0.5.10"  # one group every block_k // BLOCK_SIZE
 FIRST_RAISING_BLOCK_K = "0.5.12"  # the FP8 loader raises a small BLOCK_SIZE_K off CUDA
 FIRST_WITH_GFX1250 = "0.5.19"  # a kernel of its own, launched with one stage
 FIRST_WITH_HOPPER = "0.5.21"  # SWAP_AB and SPLIT_K
+# Not yet in 0.5.23: on CUDA a tile may take several groups along K, on a kernel of its own without SWAP_AB and SPLIT_K.
+FIRST_TAKING_SEVERAL_GROUPS = "main"
+_GROUPS_OF_SEVERAL = (32, 64, 128)
+_TILES_OF_SEVERAL = (64, 128, 256)
 # The test for the unrolled AMD kernel has no return statement up to 0.5.23: serving never takes it (#37682, open).
 FIRST_DISPATCHING_UNROLLED: str | None = None
 
@@ -114,14 +118,27 @@ class SGLang(Engine):
         """As ``Engine.effective_config``."""
         if problem.quant.format is QuantFormat.INT8:
             return config
-        group = problem.quant.block_k
-        if self.since(FIRST_RAISING_BLOCK_K) and config.block_k < group:
-            on_cuda = spec.vendor is Vendor.CUDA
-            if not on_cuda or group % config.block_k:
-                config = config.with_(block_k=group)
+        on_cuda = spec.vendor is Vendor.CUDA
+        loaded = self.loaded_block_k(problem.quant, config.block_k, on_cuda=on_cuda)
+        if loaded != config.block_k:
+            config = config.with_(block_k=loaded)
         if spec.arch == "gfx1250" and self.since(FIRST_WITH_GFX1250):
             config = config.with_(num_stages=1)
         return config
+
+    def loaded_block_k(self, quant: QuantScheme, block_k: int, *, on_cuda: bool) -> int:
+        """As ``Engine.loaded_block_k``: the FP8 loader raises small ones off CUDA, on CUDA those that do not divide."""
+        raises = quant.format is QuantFormat.FP8 and self.since(FIRST_RAISING_BLOCK_K) and block_k < quant.block_k
+        return quant.block_k if raises and not (on_cuda and quant.block_k % block_k == 0) else block_k
+
+    def takes_several_groups(self, quant: QuantScheme, block_k: int, *, on_cuda: bool) -> bool:
+        """As ``Engine.takes_several_groups``."""
+        fits = quant.block_k in _GROUPS_OF_SEVERAL and block_k in _TILES_OF_SEVERAL and block_k > quant.block_k
+        return quant.format is QuantFormat.FP8 and on_cuda and fits and self.since(FIRST_TAKING_SEVERAL_GROUPS)
+
+    def divides_for_scales(self, quant: QuantScheme) -> bool:
+        """As ``Engine.divides_for_scales``: the INT8 kernel does, the FP8 kernel did before it stepped."""
+        return quant.format is QuantFormat.INT8 or not self.since(FIRST_STEPPING_WHOLE_GROUPS)
 
     def backend_note(self, spec: DeviceSpec, quant: QuantScheme) -> list[str]:
         """As ``Engine.backend_note``."""
