@@ -79,6 +79,24 @@ def test_a_run_writes_one_verified_entry_a_batch_size_and_beats_the_default(benc
     assert next(r for r in summary.results if r.problem.shape.M == 16).time_us < 10
 
 
+class _Warning(FaultyDevice):
+    """A device that has something to say once it has measured."""
+
+    def warnings(self) -> list[str]:
+        return ["one GPU was lost"] if self.clock().screening_s else []
+
+
+def test_what_a_device_has_to_say_midway_is_told_before_the_first_result_and_once(bench):
+    bench.tune(1, 16, device=_Warning(bench.device, FaultPlan()))
+    told = [
+        event.text if isinstance(event, Note) else "result"
+        for event in bench.events
+        if isinstance(event, Note | ProblemResult)
+    ]
+    assert told.count("one GPU was lost") == 1
+    assert told.index("one GPU was lost") < told.index("result")
+
+
 @pytest.mark.parametrize("batch_size", [4, 8, 16, 256])
 def test_a_winner_that_was_screened_while_the_clock_was_low_wins_all_the_same(bench, batch_size):
     (undisturbed,) = bench.tune(batch_size).results

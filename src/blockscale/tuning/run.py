@@ -166,6 +166,7 @@ class _Run:
 
     def _decided(self, job: Job, decision: Decision) -> None:
         weight = job.problem.shape.weight
+        self.warn()  # e.g. of a GPU that was lost: a run may last for hours
         self._decisions[job.engine.name, job.problem] = decision
         self._observe(decision.result)
         self._open[job.engine.name, weight] -= 1
