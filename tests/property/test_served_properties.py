@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from blockscale.errors import InputError
 from blockscale.problem import GemmShape, Problem, QuantScheme, WeightShape
 from blockscale.shapes.served import ServedShapes, read_served, weighed_batch_sizes
+from blockscale.tuning.request import STOCK_BATCH_SIZES
 
 SIZES = st.integers(1, 16384)
 WEIGHTS = st.builds(WeightShape, SIZES, SIZES)
@@ -115,12 +116,26 @@ def test_weights_without_batch_sizes_leave_the_default(weights, most):
     assert weighed_batch_sizes(served({weight: {} for weight in weights}), DEFAULT, most) == DEFAULT
 
 
-@given(st.lists(WEIGHTS, min_size=1, max_size=3, unique=True), st.dictionaries(SIZES, COUNTS, min_size=1, max_size=20))
+SOME_WEIGHTS = st.lists(WEIGHTS, min_size=1, max_size=3, unique=True)
+
+
+@given(SOME_WEIGHTS, st.dictionaries(SIZES, COUNTS, min_size=6, max_size=20))
 @settings(deadline=None)
 def test_forward_passes_count_as_launches_of_every_weight(weights, passes):
     without = served({weight: {} for weight in weights}, passes)
     spelled_out = served(dict.fromkeys(weights, passes))
     assert weighed_batch_sizes(without, DEFAULT, 6) == weighed_batch_sizes(spelled_out, DEFAULT, 6)
+
+
+@given(SOME_WEIGHTS, st.dictionaries(SIZES, COUNTS, min_size=1, max_size=6))
+@settings(deadline=None)
+def test_few_forward_passes_leave_room_for_the_default(weights, passes):
+    keys = weighed_batch_sizes(served({weight: {} for weight in weights}, passes), STOCK_BATCH_SIZES, 18)
+    assert list(keys) == sorted(set(keys))
+    assert set(passes) <= set(keys) <= set(passes) | set(STOCK_BATCH_SIZES)
+    assert len(keys) == 18
+    for m in STOCK_BATCH_SIZES:
+        assert min(max(m / key, key / m) for key in keys) <= 2, f"M = {m} is far from {keys}"
 
 
 WRITERS = {

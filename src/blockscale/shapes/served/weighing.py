@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 from blockscale.problem import GemmShape, Problem, WeightShape
@@ -25,6 +25,9 @@ def weighed_batch_sizes(served: ServedShapes, default: Sequence[int], most: int)
     among them. The time of a launch is taken as the larger of what its bytes and its FLOPs need (`Problem.bytes_moved`,
     `Problem.flops`), on a GPU that does 412 FLOP a byte. All M are keys where there are no more than ``most``.
 
+    A log that tells forward passes and no launches covers an hour or a single request, and a file with few keys serves
+    everything else from them: those of ``default`` that lie farthest from its M fill what is left of ``most``.
+
     The choice is exact, by dynamic programming over neighbouring keys, up to 256 different M; of more, the heaviest in
     each of as many equal steps of log2(M) may become keys, and all are weighed.
 
@@ -37,7 +40,8 @@ def weighed_batch_sizes(served: ServedShapes, default: Sequence[int], most: int)
     if not loads:
         return tuple(default)
     if len(loads) <= most:
-        return tuple(sorted(loads))
+        told_by_launches = any(served.launches.values())
+        return tuple(sorted(loads)) if told_by_launches else _filled_up(loads, default, most)
     costs = _KeyCosts(loads)
     return _cheapest_path(_candidates(loads), costs, most)
 
@@ -55,6 +59,14 @@ def _modelled_time(weight: WeightShape, m: int) -> float:
     """Time of one launch, in units of a byte moved."""
     problem = Problem(GemmShape(m, weight.N, weight.K))
     return max(problem.bytes_moved, problem.flops / _BALANCE)
+
+
+def _filled_up(sizes: Iterable[int], default: Iterable[int], most: int) -> tuple[int, ...]:
+    """``sizes`` and of ``default`` as many as fit, the one farthest from all others in log2 first."""
+    keys, left = set(sizes), set(default)
+    while len(keys) < most and (left := left - keys):
+        keys.add(max(sorted(left), key=lambda m: min(abs(math.log2(m / key)) for key in keys)))
+    return tuple(sorted(keys))
 
 
 class _KeyCosts:
