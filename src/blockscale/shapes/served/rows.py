@@ -28,6 +28,7 @@ _COLUMNS = {
 }
 _LARGEST_COUNT = 10**18
 _NUMBER = re.compile(r"(\d{1,18})(?:\.0{1,18})?", re.ASCII)
+_MEANT_AS_NUMBER = re.compile(r"[-+]?[0-9.]+")  # so that a bad first row is refused as a row
 _SEPARATOR = re.compile(r"\s*[,;×xX*]\s*|\s+")
 _PAIR = re.compile(r"([A-Za-z_]{1,30})\s*[=:]\s*([^\s,;=:]+)")
 _BETWEEN_PAIRS = re.compile(r"[\s,;]*")
@@ -54,7 +55,7 @@ def row_reader(first: str) -> RowReader | None:
     if header := _header(text):
         return header
     cells = _SEPARATOR.split(text.strip())
-    return _number_row if len(cells) > 1 and all(_NUMBER.fullmatch(cell) for cell in cells) else None
+    return _number_row if len(cells) > 1 and all(_MEANT_AS_NUMBER.fullmatch(cell) for cell in cells) else None
 
 
 def meaningful(line: str) -> str:
