@@ -48,12 +48,7 @@ class TuneInputs:
     def plan(self, engines: Sequence[Engine], device_name: str, batch_sizes: tuple[int, ...]) -> DevicePlan:
         """What is tuned for ``engines`` on a GPU of that name, and which shapes they ship for it where installed."""
         weights = self.weights_for(engines)
-        shipped = {
-            e.name: {w for w in weights if e.shipped_file(w, self.quant, device_name) is not None}
-            if e.installed() is not None
-            else None
-            for e in engines
-        }
+        shipped = {e.name: e.shipped_weights(weights, self.quant, device_name) for e in engines}
         planned = []
         for weight in weights:
             names = self.launched_by(weight, engines)
