@@ -32,6 +32,7 @@ class Command:
 COMMANDS = {
     "tune": Command("search the fastest config of every shape and write the engines' files", "blockscale.cli.tune"),
     "shapes": Command("list the weight shapes of a model at a tensor-parallel size", "blockscale.cli.shapes"),
+    "check": Command("find what engines never read, cannot load or run wrongly", "blockscale.cli.check"),
     "compare": Command("measure config files beside what they replace", "blockscale.cli.compare"),
     "export": Command("write engine files or a recorded device from a store", "blockscale.cli.export"),
     "doctor": Command("say what this machine can tune and what is missing", "blockscale.cli.doctor"),
@@ -39,7 +40,8 @@ COMMANDS = {
 
 _EXIT_CODES = """exit codes:
   0    done, warnings possible
-  1    compare: a file is slower than what it replaces, or fails
+  1    check: a file has errors
+       compare: a file is slower than what it replaces, or fails
        doctor: nothing can work here
   2    the input is wrong; nothing was changed
   3    incomplete, the same command continues (disk full, GPU lost, or a problem

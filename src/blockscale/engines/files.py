@@ -29,6 +29,7 @@ __all__ = [
     "scratch_path",
     "sidecar_path",
     "verify_written",
+    "was_tuned",
 ]
 
 log = logging.getLogger(__name__)
@@ -255,6 +256,15 @@ def _replace_if_different(path: Path, old: bytes | None, entries: Mapping[int, E
         return False
     replace_file(path, data, scratch_path(path))
     return True
+
+
+def was_tuned(path: Path, batch_sizes: Iterable[int]) -> bool:
+    """Whether the sidecar of a config file says where the entry of each of these batch sizes comes from."""
+    try:
+        records, _ = _read_sidecar(sidecar_path(path))
+    except BlockscaleError:  # it may not be read
+        return False
+    return all(m in records for m in batch_sizes)
 
 
 def keep_notes(path: Path, notes: Mapping[str, Any]) -> None:
