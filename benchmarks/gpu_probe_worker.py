@@ -20,7 +20,7 @@ from blockscale.measure.graph import GraphGpu, GraphReplay
 from blockscale.measure.launcher import TritonKernels
 from blockscale.measure.protocol import Request
 from blockscale.measure.rotation import Rotation, RotationPool
-from blockscale.measure.session import Session
+from blockscale.measure.session import Kernels, Session
 from blockscale.measure.timing import Launch
 from blockscale.measure.worker import GpuMeasuring, dispatch
 from blockscale.problem import Candidate, Problem
@@ -50,8 +50,8 @@ def _wait_for_ever(flag):
 class MisbehavingKernels:
     """The real kernels, but for three configs."""
 
-    def __init__(self) -> None:
-        self._real = TritonKernels()
+    def __init__(self, real: Kernels) -> None:
+        self._real = real
         self._flag = torch.zeros(1, dtype=torch.int32, device="cuda")
         self._far = torch.zeros(32, dtype=torch.float32, device="cuda")
 
@@ -115,5 +115,5 @@ def open_profiled(options: object) -> Callable[[Request], Any]:
 
 def open_misbehaving(options: object) -> Callable[[Request], Any]:
     """A process whose kernels crash, hang or write nothing for three configs."""
-    measuring = GpuMeasuring(MisbehavingKernels())
+    measuring = GpuMeasuring(wrap=MisbehavingKernels)
     return lambda request: dispatch(measuring, request)

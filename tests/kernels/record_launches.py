@@ -73,7 +73,9 @@ def record(kernel: Kernel, m: int) -> dict:
     for run in together:
         run()
     looked_up = [
-        function.__name__ for function in (*launch._FUNCTIONS.values(), launch.sum_splits) if function.device_caches
+        function.__name__
+        for function in (*launch.OWN_FUNCTIONS.gemms.values(), launch.OWN_FUNCTIONS.reduction)
+        if function.device_caches
     ]
     return {"through_triton": through_triton, "straight": list(DRIVER.started), "looked_up": looked_up}
 

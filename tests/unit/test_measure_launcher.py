@@ -23,9 +23,9 @@ def bind(monkeypatch: pytest.MonkeyPatch) -> Callable[[Candidate], tuple[list[An
     given: list[torch.Tensor] = []
     real = launcher.bind_sets
 
-    def bind_sets(problem: Problem, candidate: Candidate, sets: Any, outputs: Any, workspace: torch.Tensor) -> Any:
-        given.append(workspace)
-        return real(problem, candidate, sets, outputs, workspace)
+    def bind_sets(*arguments: Any) -> Any:
+        given.append(arguments[4])
+        return real(*arguments)
 
     monkeypatch.setattr(launcher, "bind_sets", bind_sets)
     kernels = launcher.TritonKernels()

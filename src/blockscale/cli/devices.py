@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+from blockscale.engines.kernels import OWN, KernelSource
 from blockscale.errors import InputError
 from blockscale.executor.base import Device
 from blockscale.recording import Recording
@@ -16,9 +17,15 @@ _MOST_RECORDED_GPUS = 64
 
 
 def open_devices(
-    device: str, gpus: str = "all", executor: str = "local", ray_address: str | None = None
+    device: str,
+    gpus: str = "all",
+    executor: str = "local",
+    ray_address: str | None = None,
+    kernels: KernelSource = OWN,
 ) -> list[Device]:
     """The devices to measure on, one for each GPU model; the caller closes them.
+
+    GPUs launch the given ``kernels``; a recorded device answers with what it was recorded with.
 
     Raises:
         InputError: there is no such device here, a recording cannot be read, or something is not installed.
@@ -29,9 +36,11 @@ def open_devices(
         raise InputError(f"--device {device}: no such device; give cuda, recorded:h200 or recorded:FILE.")
     recording = _recording(device.removeprefix(_RECORDED)) if device != "cuda" else None
     if executor == "ray":
-        return _ray(recording, gpus, ray_address)
+        return _ray(recording, gpus, ray_address, kernels)
     indices = _gpu_indices(gpus)
-    return _local(indices) if recording is None else [_recorded(recording, 1 if indices is None else len(indices))]
+    if recording is None:
+        return _local(indices, kernels)
+    return [_recorded(recording, 1 if indices is None else len(indices))]
 
 
 def _recording(source: str) -> Recording:
@@ -52,7 +61,7 @@ def _recorded(recording: Recording, gpus: int) -> Device:
     return ReplayDevice(recording, gpus)
 
 
-def _ray(recording: Recording | None, gpus: str, address: str | None) -> list[Device]:
+def _ray(recording: Recording | None, gpus: str, address: str | None, kernels: KernelSource) -> list[Device]:
     """The GPUs of a Ray cluster."""
     from blockscale.executor.ray_cluster import open_cluster
 
@@ -61,10 +70,10 @@ def _ray(recording: Recording | None, gpus: str, address: str | None) -> list[De
             f"--gpus {gpus} with --executor ray: Ray chooses among the cluster's GPUs, all that are free; leave --gpus "
             "out, and start a node with CUDA_VISIBLE_DEVICES to keep some of its GPUs out of the cluster."
         )
-    return open_cluster(address, recording)
+    return open_cluster(address, recording, kernels)
 
 
-def _local(indices: tuple[int, ...] | None) -> list[Device]:
+def _local(indices: tuple[int, ...] | None, kernels: KernelSource) -> list[Device]:
     """The GPUs of this machine, all or those of these indices: equal ones are one device."""
     from blockscale.executor.gpus import by_model, visible_gpus
     from blockscale.executor.local import LocalDevice, LocalSettings, compile_workers
@@ -81,7 +90,8 @@ def _local(indices: tuple[int, ...] | None) -> list[Device]:
     try:
         for model in models:
             pool = PoolSettings(workers=compile_workers(len(model), chosen))
-            devices.append(LocalDevice(LocalSettings(tuple(gpu.index for gpu in model), pool=pool)))
+            settings = LocalSettings(tuple(gpu.index for gpu in model), pool=pool, kernels=kernels)
+            devices.append(LocalDevice(settings))
     except BaseException:
         for device in devices:
             device.close()

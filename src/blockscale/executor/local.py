@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
 
+from blockscale.engines.kernels import OWN, KernelSource
 from blockscale.errors import IncompleteRunError, InputError
 from blockscale.executor.base import DeviceClock, Done, Work
 from blockscale.executor.gpus import only_gpu
@@ -43,7 +44,7 @@ _SWITCH_INTERVAL_S = 0.0002
 class LocalSettings:
     """Which GPUs (indices among the visible ones) and how their processes run; ``worker`` is a measuring child's entry.
 
-    All compile for all GPUs in one pool.
+    All compile for all GPUs in one pool, and launch the same ``kernels``.
     """
 
     gpu_indices: tuple[int, ...] = (0,)
@@ -51,6 +52,7 @@ class LocalSettings:
     limits: Limits = field(default_factory=Limits)
     pool: PoolSettings = field(default_factory=PoolSettings)
     worker: str = "blockscale.measure.worker:open_worker"
+    kernels: KernelSource = OWN
 
 
 def compile_workers(gpus: int, gpus_at_work: int) -> int:
@@ -90,7 +92,7 @@ class LocalDevice:
             ) from error
         prune(self._cache_dir)
         self._usual_switch_s = sys.getswitchinterval()
-        self._pool = CompilePool(CompileOptions(self._cache_dir), settings.pool)
+        self._pool = CompilePool(CompileOptions(self._cache_dir, settings.kernels), settings.pool)
         try:
             for process in processes:
                 process.start()
@@ -230,7 +232,7 @@ class LocalDevice:
 def _process(settings: LocalSettings, index: int, cache_dir: Path) -> MeasuringProcess:
     environment = {**only_gpu(index), "TRITON_CACHE_DIR": str(cache_dir)}
     place = GpuPlace(index, tuple(other for other in settings.gpu_indices if other != index))
-    return MeasuringProcess(ChildTarget(settings.worker, environment=environment), settings.limits, place)
+    return MeasuringProcess(ChildTarget(settings.worker, settings.kernels, environment), settings.limits, place)
 
 
 def _alike(indices: Sequence[int], descriptions: Sequence[Description]) -> Description:

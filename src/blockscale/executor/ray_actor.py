@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock, Thread
 
+from blockscale.engines.kernels import OWN, KernelSource
 from blockscale.executor.base import Device, DeviceClock, Done, Work
 from blockscale.hardware import DeviceSpec
 from blockscale.problem import Environment, Problem
@@ -130,15 +131,15 @@ class GpuActor:
         self._finished.put(None)
 
 
-def open_this_gpu() -> Device:
-    """The GPU that Ray has left this process, with its share of the node's CPUs for compiling.
+def open_this_gpu(kernels: KernelSource = OWN) -> Device:
+    """The GPU that Ray has left this process, with its share of the node's CPUs for compiling ``kernels``.
 
     Raises:
         BlockscaleError: as ``LocalDevice``.
     """
     from blockscale.executor.local import LocalDevice, LocalSettings
 
-    settings = LocalSettings()
+    settings = LocalSettings(kernels=kernels)
     return LocalDevice(replace(settings, pool=replace(settings.pool, workers=_cpu_share(settings.pool.workers))))
 
 

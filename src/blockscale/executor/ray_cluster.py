@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import blockscale
+from blockscale.engines.kernels import OWN, KernelSource
 from blockscale.errors import BlockscaleError, IncompleteRunError, InputError
 from blockscale.executor.base import Device
 from blockscale.executor.ray_actor import GpuDescription, open_this_gpu
@@ -31,12 +32,12 @@ Opened: TypeAlias = tuple[Any, GpuDescription]
 """An actor, as Ray names it, and what it says of its GPU."""
 
 
-def open_cluster(address: str | None, recording: Recording | None = None) -> list[Device]:
+def open_cluster(address: str | None, recording: Recording | None = None, kernels: KernelSource = OWN) -> list[Device]:
     """All free GPUs of a Ray cluster, a device for each model; the caller closes every one.
 
     ``address`` is HOST:PORT of the cluster's head. Without it that of ``RAY_ADDRESS`` is taken, else a cluster that
     runs on this machine, else one is started here for as long as the devices are open. With a ``recording`` each GPU of
-    the cluster answers from it and is not used itself.
+    the cluster answers from it and is not used itself. Else each launches ``kernels``, as its node has them installed.
 
     Raises:
         InputError: Ray is not installed, no such cluster, another version of Ray or Python there, no free GPU, or none
@@ -46,7 +47,7 @@ def open_cluster(address: str | None, recording: Recording | None = None) -> lis
     began_s = time.monotonic()
     ray = _join(_address(address))
     try:
-        open_device = open_this_gpu if recording is None else partial(ReplayDevice, recording)
+        open_device = partial(open_this_gpu, kernels) if recording is None else partial(ReplayDevice, recording)
         settings = ActorSettings(ray.put(open_device), answers_at_once=recording is not None)
         opened, notes = _open_all(settings)
         groups, left_out = by_model(opened)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from blockscale.kernels.sources import kernel_sources_hash
 from blockscale.problem import LARGEST_OFFSET, Candidate, Kernel, Problem, QuantFormat, TileConfig, ceil_div
 
 __all__ = [
+    "OWN_FUNCTIONS",
+    "KernelFunctions",
     "bind",
     "bind_sets",
     "extra_launch_args",
@@ -29,13 +31,29 @@ __all__ = [
     "workspace_bytes",
 ]
 
-_FUNCTIONS: dict[Kernel, Any] = {
-    Kernel.FP8: fp8_gemm,
-    Kernel.FP8_MASKED: fp8_gemm_masked,
-    Kernel.FP8_UNROLLED_X4: fp8_gemm_unrolled_x4,
-    Kernel.FP8_HOPPER: fp8_gemm_hopper,
-    Kernel.INT8: int8_gemm,
-}
+
+@dataclass(frozen=True)
+class KernelFunctions:
+    """Triton's functions that launches take: a GEMM for each kernel, and what adds the partial sums of a split K.
+
+    Those of engines take the operands, sizes and strides in the same order as ours, and the reduction (partials, C,
+    elements of C, SPLIT_K, elements a program); which of these are compile-time constants is the function's own matter.
+    """
+
+    gemms: Mapping[Kernel, Any]
+    reduction: Any
+
+
+OWN_FUNCTIONS = KernelFunctions(
+    {
+        Kernel.FP8: fp8_gemm,
+        Kernel.FP8_MASKED: fp8_gemm_masked,
+        Kernel.FP8_UNROLLED_X4: fp8_gemm_unrolled_x4,
+        Kernel.FP8_HOPPER: fp8_gemm_hopper,
+        Kernel.INT8: int8_gemm,
+    },
+    sum_splits,
+)
 _MASK_ON_DEMAND = (Kernel.FP8, Kernel.FP8_UNROLLED_X4, Kernel.FP8_HOPPER)
 # Elements of C that one program of the reduction adds, as in SGLang: it is part of what SPLIT_K costs.
 _REDUCTION_BLOCK = 256
@@ -124,6 +142,7 @@ def bind(
     inputs: GemmInputs,
     out: torch.Tensor,
     workspace: torch.Tensor | None = None,
+    functions: KernelFunctions = OWN_FUNCTIONS,
 ) -> Callable[[], None]:
     """Check and prepare everything once; the callable returned runs the whole GEMM on the current stream.
 
@@ -135,7 +154,7 @@ def bind(
         ValueError: the config would compute wrong numbers on this problem, or a tensor is not what the problem says.
     """
     refuse_wrong_tensors(problem, inputs, out)
-    return bind_sets(problem, candidate, [inputs], [out], workspace)[0]
+    return bind_sets(problem, candidate, [inputs], [out], workspace, functions)[0]
 
 
 def bind_sets(
@@ -144,6 +163,7 @@ def bind_sets(
     sets: Sequence[GemmInputs],
     outputs: Sequence[torch.Tensor],
     workspace: torch.Tensor | None = None,
+    functions: KernelFunctions = OWN_FUNCTIONS,
 ) -> list[Callable[[], None]]:
     """As ``bind`` for many input sets and their outputs, which `refuse_wrong_tensors` has passed; all share the
     workspace.
@@ -156,7 +176,7 @@ def bind_sets(
     if workspace is None:
         workspace = torch.empty(needed, dtype=torch.uint8, device=outputs[0].device)
     partials = _as_partials(workspace, needed, outputs[0])
-    starts = [_Start(launch) for launch in _launches(problem, candidate)]
+    starts = [_Start(launch) for launch in _launches(problem, candidate, functions)]
 
     def bound(operands: _Operands) -> Callable[[], None]:
         steps = [(start, start.launch.of(operands)) for start in starts]
@@ -173,7 +193,9 @@ def bind_sets(
     ]
 
 
-def warm_up(problem: Problem, candidate: Candidate, fp8_format: str) -> list[Any]:
+def warm_up(
+    problem: Problem, candidate: Candidate, fp8_format: str, functions: KernelFunctions = OWN_FUNCTIONS
+) -> list[Any]:
     """Compile what ``bind`` would launch, for Triton's active target, and leave it in Triton's cache.
 
     No GPU is touched and no tensor made. Returns Triton's compiled kernels, in launch order: ``metadata.shared`` is the
@@ -188,21 +210,21 @@ def warm_up(problem: Problem, candidate: Candidate, fp8_format: str) -> list[Any
     stand_ins = _Operands(element, element, out, torch.float32, torch.float32, torch.float32)
     return [
         launch.function.warmup(*launch.of(stand_ins), *launch.numbers, grid=launch.grid, **launch.options)
-        for launch in _launches(problem, candidate)
+        for launch in _launches(problem, candidate, functions)
     ]
 
 
-def forget_compiled() -> None:
+def forget_compiled(functions: KernelFunctions = OWN_FUNCTIONS) -> None:
     """Drop the compiled kernels that Triton keeps in memory for this process; its cache on disk stays.
 
     A process that tries thousands of configs would otherwise hold them all. Callables that have run stay valid: each
     keeps its own compiled kernel.
     """
-    for function in (*_FUNCTIONS.values(), sum_splits):
+    for function in (*functions.gemms.values(), functions.reduction):
         function.device_caches.clear()
 
 
-def _launches(problem: Problem, candidate: Candidate) -> list[_Launch]:
+def _launches(problem: Problem, candidate: Candidate, functions: KernelFunctions) -> list[_Launch]:
     """Every launch of a candidate.
 
     Triton compiles a kernel anew by whether an integer is 1 or a multiple of 16, so compiling ahead needs the very
@@ -224,18 +246,21 @@ def _launches(problem: Problem, candidate: Candidate) -> list[_Launch]:
         "GROUP_SIZE_M": config.group_m,
         **extra_launch_args(kernel, problem, config),
     }
+    function = functions.gemms[kernel]
+    if "needs_masking" not in function.arg_names:  # SGLang's before it masked on demand
+        options.pop("needs_masking", None)
     tiles = ceil_div(m, config.block_m) * ceil_div(n, config.block_n)
     if kernel is not Kernel.FP8_HOPPER:
-        return [_Launch(_FUNCTIONS[kernel], (tiles, 1, 1), pointers, numbers, options)]
-    gemm = _Launch(fp8_gemm_hopper, (tiles, config.split_k, 1), pointers, numbers, options)
+        return [_Launch(function, (tiles, 1, 1), pointers, numbers, options)]
+    gemm = _Launch(function, (tiles, config.split_k, 1), pointers, numbers, options)
     if not split:
         return [gemm]
     reduction = _Launch(
-        sum_splits,
+        functions.reduction,
         (ceil_div(m * n, _REDUCTION_BLOCK), 1, 1),
         ("workspace", "c"),
-        (m * n,),
-        {"SPLIT_K": config.split_k, "BLOCK": _REDUCTION_BLOCK},
+        (m * n, config.split_k, _REDUCTION_BLOCK),
+        {},
     )
     return [gemm, reduction]
 

@@ -18,6 +18,7 @@ from multiprocessing.connection import Pipe, wait
 from pathlib import Path
 from threading import Lock, Thread
 
+from blockscale.engines.kernels import OWN, KernelSource
 from blockscale.errors import BlockscaleError, IncompleteRunError, InputError
 from blockscale.hardware import DeviceSpec
 from blockscale.measure.child import Child, ChildDiedError, ChildRaisedError, ChildTarget, ChildTimeoutError
@@ -46,9 +47,10 @@ class CompileOutcome:
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """What a compile process needs to know to start; ``cache_dir`` is absolute."""
+    """What a compile process needs to know to start; ``cache_dir`` is absolute. ``kernels`` are those compiled."""
 
     cache_dir: Path
+    kernels: KernelSource = OWN
 
 
 @dataclass(frozen=True)
@@ -86,11 +88,12 @@ def _specialisation(value: int) -> tuple[bool, bool, bool]:
     return value == 1, value % 16 == 0, value >= 2**31
 
 
-def compile_key(problem: Problem, candidate: Candidate) -> tuple[object, ...]:
+def compile_key(problem: Problem, candidate: Candidate, kernels: KernelSource = OWN) -> tuple[object, ...]:
     """Equal for two (problem, candidate) pairs that compile to the same code; hashable.
 
     Sizes count only by their class (1, multiple of 16, other, beyond 32 bits), and so do the strides that follow from
-    them: a row of A, of C, of the scales, and a plane of split-K partials.
+    them: a row of A, of C, of the scales, and a plane of split-K partials. An engine's reduction of partials is
+    compiled for the number of C's elements (SGLang's `_reduce_block_fp8_split_k`, read in 0.5.21 to 0.5.23).
     """
     shape, quant, config = problem.shape, problem.quant, candidate.config
     groups = ceil_div(shape.K, quant.block_k)
@@ -101,6 +104,7 @@ def compile_key(problem: Problem, candidate: Candidate) -> tuple[object, ...]:
         problem.out_dtype,
         shape.K % config.block_k == 0,
         tuple(_specialisation(size) for size in sizes),
+        shape.M * shape.N if kernels != OWN and config.split_k > 1 else None,
     )
 
 
@@ -164,7 +168,7 @@ class CompilePool:
             IncompleteRunError: the thread that manages the processes has failed.
             RuntimeError: the pool is closed.
         """
-        key = compile_key(request.problem, request.candidate)
+        key = compile_key(request.problem, request.candidate, self._options.kernels)
         with self._lock:
             if self._closing:
                 raise RuntimeError("the compile pool is closed")
@@ -318,7 +322,9 @@ class CompilePool:
         except (ChildTimeoutError, ChildDiedError, ChildRaisedError) as error:
             self._drop(worker)
             self._failed_starts += 1
-            if isinstance(error, ChildRaisedError) and error.type_name == "ModuleNotFoundError":
+            if isinstance(error, ChildRaisedError) and error.type_name == "InputError":
+                self._fail_all(InputError(error.message))
+            elif isinstance(error, ChildRaisedError) and error.type_name == "ModuleNotFoundError":
                 self._fail_all(InputError(f"compiling needs torch and Triton: {error.message}. {GPU_EXTRA_HINT}"))
             elif self._failed_starts >= _MAX_FAILED_STARTS and not self._workers:
                 self._fail_all(IncompleteRunError(f"compile processes do not start: {error}"))

@@ -8,8 +8,10 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
+from blockscale.engines.kernels import find_kernels
 from blockscale.hardware import DeviceSpec
 from blockscale.measure.classify import classify, raised_by_us
 from blockscale.measure.compile_cache import drop_unreadable
@@ -47,12 +49,16 @@ def open_compiler(options: CompileOptions) -> Callable[[CompileRequest], Compile
     """Import the compiler, without a driver; returns the function that compiles for the device of its first request."""
     from blockscale.kernels.compile_only import offline_target
     from blockscale.kernels.launch import warm_up
+    from blockscale.measure.functions import launch_functions
+
+    found = find_kernels(options.kernels)
+    functions_for = cache(lambda arch: launch_functions(found, arch))
 
     def attempt(request: CompileRequest) -> CompileOutcome:
         spec = request.spec
         offline_target(spec.arch)
         try:
-            compiled = warm_up(request.problem, request.candidate, spec.fp8_format)
+            compiled = warm_up(request.problem, request.candidate, spec.fp8_format, functions_for(spec.arch))
         except (json.JSONDecodeError, OSError):  # the cache or the disk, not the candidate
             raise
         except Exception as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 import triton
 
 import blockscale
+from blockscale.engines.kernels import FoundKernel
 from blockscale.hardware import DeviceSpec, Vendor
 from blockscale.kernels.sources import kernel_sources_hash
 from blockscale.measure.protocol import GpuInfo
@@ -71,17 +72,40 @@ def method_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def environment(spec: DeviceSpec) -> Environment:
-    """The environment of measurements made now by this process."""
+def kernels_hash(found: Sequence[FoundKernel]) -> str:
+    """The method's digest, and for each engine whose own kernels are launched its name and a digest of their source.
+
+    The engine's version is not in it: times hold as long as the kernels stay the same.
+    """
+    parts = [method_hash()]
+    for engine in sorted({kernel.engine for kernel in found}):
+        digest = hashlib.sha256()
+        for kernel in (kernel for kernel in found if kernel.engine == engine):
+            for function in (kernel.gemm, kernel.reduction):
+                if function is not None:
+                    digest.update(f"{kernel.kernel} {kernel.arch} {function.taken.digest}\n".encode())
+        parts.append(f"{engine}:{digest.hexdigest()[:16]}")
+    return "+".join(parts)
+
+
+def environment(spec: DeviceSpec, found: Sequence[FoundKernel] = (), source: str = "blockscale") -> Environment:
+    """The environment of measurements made now by this process, with the kernels ``found`` in place of ours.
+
+    ``source`` says for the reader whose kernels they are.
+    """
     return Environment(
         device_name=spec.name,
         arch=spec.arch,
         driver=driver_version(),
         torch=str(torch.__version__),
         triton=str(triton.__version__),
-        kernel_hash=method_hash(),
+        kernel_hash=kernels_hash(found),
         blockscale=blockscale.__version__,
-        details=(("cuda", str(torch.version.cuda or "")), ("hip", str(torch.version.hip or ""))),
+        details=(
+            ("cuda", str(torch.version.cuda or "")),
+            ("hip", str(torch.version.hip or "")),
+            ("kernels", source),
+        ),
     )
 
 

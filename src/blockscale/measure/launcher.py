@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from blockscale.kernels.inputs import GemmInputs
-from blockscale.kernels.launch import bind_sets, forget_compiled, workspace_bytes
+from blockscale.kernels.launch import OWN_FUNCTIONS, KernelFunctions, bind_sets, forget_compiled, workspace_bytes
 from blockscale.measure.timing import Launch
 from blockscale.problem import Candidate, Problem
 
@@ -18,7 +18,8 @@ _FORGET_AFTER = 500
 class TritonKernels:
     """Binds launches to tensors, and keeps Triton from holding every kernel that was ever loaded."""
 
-    def __init__(self) -> None:
+    def __init__(self, functions: KernelFunctions = OWN_FUNCTIONS) -> None:
+        self._functions = functions
         self._candidates = 0
         self._workspace: weakref.ref[torch.Tensor] | None = None
 
@@ -32,9 +33,9 @@ class TritonKernels:
         """
         self._candidates += 1
         if self._candidates % _FORGET_AFTER == 0:
-            forget_compiled()
+            forget_compiled(self._functions)
         workspace = self._shared_workspace(workspace_bytes(problem, candidate) // 4, outputs[0].device)
-        return bind_sets(problem, candidate, sets, outputs, workspace)
+        return bind_sets(problem, candidate, sets, outputs, workspace, self._functions)
 
     def _shared_workspace(self, elements: int, device: torch.device) -> torch.Tensor:
         """The workspace of launches that are still held, where it is large enough, else a new one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from blockscale.engines.kernels import KernelSource
 from blockscale.measure import compile_worker
 from blockscale.measure.compile_pool import CompileOptions, CompileOutcome, CompileRequest
 from blockscale.measure.libraries import LibraryGemm
@@ -16,12 +17,11 @@ WORKER = f"{__name__}:open_worker"
 COMPILER = f"{__name__}:open_compiler"
 
 
-def open_worker(options: object) -> Callable[[Request], Any]:
+def open_worker(source: KernelSource) -> Callable[[Request], Any]:
     """Child entry: as ``worker.open_worker``, libraries among the candidates."""
-    from blockscale.measure.launcher import TritonKernels
     from blockscale.measure.library_launch import WithLibraries
 
-    measuring = GpuMeasuring(WithLibraries(TritonKernels()))
+    measuring = GpuMeasuring(source, wrap=WithLibraries)
     return lambda request: dispatch(measuring, request)
 
 

@@ -61,6 +61,8 @@ class GpuPlace:
 def start_error(error: ChildError, gpu: GpuPlace | None = None) -> BlockscaleError:
     """What a person is told when a process that needs the GPU does not start for the first time."""
     if isinstance(error, ChildRaisedError):
+        if error.type_name == "InputError":
+            return InputError(error.message)
         if error.type_name == "ModuleNotFoundError":
             return InputError(
                 f"measuring on a GPU needs torch and Triton ({error.message}): {GPU_EXTRA_HINT}, or try everything out "

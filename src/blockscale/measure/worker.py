@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from blockscale.engines.kernels import OWN, KernelSource, find_kernels
 from blockscale.measure.protocol import Describe, Description, Finals, Prepare, Request, Screen, Warnings
 from blockscale.problem import Problem
 
@@ -34,13 +35,17 @@ def dispatch(measuring: Any, request: Request) -> Any:
 
 
 class GpuMeasuring:
-    """Everything that the process holds: session, inputs, conditions. ``kernels`` other than ours are for probes."""
+    """Everything that the process holds: session, inputs, conditions.
 
-    def __init__(self, kernels: Kernels | None = None) -> None:
+    ``source`` says whose kernels are launched; ``wrap`` puts something between them and the session.
+    """
+
+    def __init__(self, source: KernelSource = OWN, wrap: Callable[[Kernels], Kernels] | None = None) -> None:
         import torch
 
         from blockscale.measure import describe
         from blockscale.measure.conditions import nvml_conditions
+        from blockscale.measure.functions import launch_functions
         from blockscale.measure.graph import GraphGpu
         from blockscale.measure.launcher import TritonKernels
         from blockscale.measure.rotation import InputOptions, RotationPool
@@ -51,13 +56,16 @@ class GpuMeasuring:
         properties = torch.cuda.get_device_properties(0)
         self._torch = torch
         self._spec = describe.device_spec(properties, bool(torch.version.hip))
-        self._environment = describe.environment(self._spec)
+        found = find_kernels(source)
+        self._environment = describe.environment(self._spec, found, str(source))
         self.conditions = nvml_conditions(describe.gpu_uuid(properties))
         free, _ = torch.cuda.mem_get_info()
         budget_bytes = int(free * _BUDGET_SHARE)
         self.pool = RotationPool(InputOptions("cuda", self._spec.fp8_format, self._spec.l2_bytes, budget_bytes))
         self.gpu = GraphGpu()
-        self.kernels = kernels or TritonKernels()
+        self.kernels: Kernels = TritonKernels(launch_functions(found, self._spec.arch))
+        if wrap is not None:
+            self.kernels = wrap(self.kernels)
         self.session = Session(self.gpu, self.kernels, self.pool, self.conditions)
 
     def describe(self) -> Description:
@@ -76,7 +84,7 @@ class GpuMeasuring:
         self.pool.announce(problems)
 
 
-def open_worker(options: object) -> Callable[[Request], Any]:
-    """Child entry: take the GPU, answer requests. ``options`` is unused."""
-    measuring = GpuMeasuring()
+def open_worker(source: KernelSource) -> Callable[[Request], Any]:
+    """Child entry: take the GPU, answer requests; ``source`` says whose kernels are launched."""
+    measuring = GpuMeasuring(source)
     return lambda request: dispatch(measuring, request)
