@@ -11,14 +11,27 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
+from blockscale.engines.kernels import OWN, KernelSource, find_kernels
 from blockscale.kernels.inputs import make_inputs
-from blockscale.kernels.launch import bind
+from blockscale.kernels.launch import KernelFunctions, bind
 from blockscale.kernels.reference import check, reference
+from blockscale.measure.functions import launch_functions
 from blockscale.problem import Candidate, GemmShape, Kernel, OutDtype, Problem, QuantFormat, QuantScheme, TileConfig
 
 
+def functions_of(case: dict, quant_format: QuantFormat) -> KernelFunctions:
+    """Those of the engine that a case names, in the folder of packages that it gives; else ours."""
+    if "engine" not in case:
+        return launch_functions(find_kernels(OWN), "sm_90")
+    sys.path.insert(0, case["packages"])
+    try:
+        return launch_functions(find_kernels(KernelSource((tuple(case["engine"]),), quant_format)), "sm_90")
+    finally:
+        sys.path.pop(0)
+
+
 def run_case(case: dict) -> dict:
-    """Worst error of a case, in units of what exact tile products allow."""
+    """Worst error of a case, in units of what exact tile products allow, and the function that was launched."""
     kernel = Kernel(case["kernel"])
     quant = QuantScheme(QuantFormat.INT8 if kernel is Kernel.INT8 else QuantFormat.FP8, *case["block"])
     problem = Problem(GemmShape(*case["shape"]), quant, OutDtype(case["out"]))
@@ -26,12 +39,17 @@ def run_case(case: dict) -> dict:
     inputs = make_inputs(problem, "float8_e4m3fn", seed=m * n + k)
     dtype = getattr(torch, problem.out_dtype)
     out = torch.full((m, n), float("nan"), dtype=dtype)
-    bind(problem, Candidate(kernel, TileConfig.from_entry(case["config"])), inputs, out)()
+    functions = functions_of(case, quant.format)
+    bind(problem, Candidate(kernel, TileConfig.from_entry(case["config"])), inputs, out, functions=functions)()
     expected = reference(inputs, problem)
     # The interpreter adds a tile's products almost exactly, but truncates to bfloat16 instead of rounding.
     allowed = expected.exact.abs() * torch.finfo(dtype).eps + expected.magnitude * 1e-5 + 2.0**-25
     error = (out.double() - expected.exact).abs()
-    return {"worst": float((error / allowed).max()), "status": check(out, expected, problem).status}
+    return {
+        "worst": float((error / allowed).max()),
+        "status": check(out, expected, problem).status,
+        "function": functions.gemms[kernel].__name__,
+    }
 
 
 if __name__ == "__main__":

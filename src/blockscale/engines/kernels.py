@@ -159,10 +159,7 @@ def find_kernels(source: KernelSource) -> tuple[FoundKernel, ...]:
         try:
             found += _find_all(of, source.format)
         except _UnavailableError as error:
-            raise InputError(
-                f"the kernels of {of} cannot be timed: {error}. Tune for the version that is installed, or take "
-                "blockscale's own kernels with --kernels own."
-            ) from error
+            raise _refused(of, error) from error
     return tuple(found)
 
 
@@ -223,14 +220,18 @@ def choose_kernels(
     chosen: list[tuple[str, str]] = []
     notes: list[str] = []
     for of in engines:
-        source = KernelSource(((of.name, of.version),), quant_format)
         try:
-            if choice is KernelChoice.ENGINE:
-                find_kernels(source)
-            else:
-                list(_find_all(of, quant_format))
+            if list(_find_all(of, quant_format)):
+                chosen.append((of.name, of.version))
         except _UnavailableError as error:
+            if choice is KernelChoice.ENGINE:
+                raise _refused(of, error) from error
             notes.append(f"blockscale's own kernel is timed, which stands for that of {of}: {error}.")
-        else:
-            chosen += source.engines
     return (KernelSource(tuple(sorted(chosen)), quant_format) if chosen else OWN), notes
+
+
+def _refused(of: Engine, error: _UnavailableError) -> InputError:
+    return InputError(
+        f"the kernels of {of} cannot be timed: {error}. Tune for the version that is installed, or take blockscale's "
+        "own kernels with --kernels own."
+    )
