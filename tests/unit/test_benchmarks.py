@@ -50,6 +50,19 @@ def test_a_cold_run_is_measured_whole_and_leaves_its_files(tmp_path: Path) -> No
     assert "not empty" in again.stderr
 
 
+def test_a_run_is_rehearsed_on_several_gpus(tmp_path: Path) -> None:
+    arguments = ["7168x256", "--batch-sizes", "16", "--device", "recorded:h200", "--out", str(tmp_path / "run")]
+    assert run_whole_model(*arguments).returncode == 0
+    script = [sys.executable, str(BENCHMARKS / "rehearse_gpus.py"), str(tmp_path / "run"), "--gpus", "1", "2"]
+    done = subprocess.run(
+        [*script, "--compilers", "8", "--json", str(tmp_path / "r.json")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "r.json").read_text())["rows"]
+    assert [row["gpus"] for row in rows] == [1, 2]
+    assert all(row["run_s"] >= row["at_work_s"] > 0 for row in rows)
+
+
 def test_the_job_of_a_model_is_what_the_model_launches() -> None:
     launched = layer_shapes(load_model("deepseek-v3"), Parallelism(8))
     assert set(whole_model.weights_of("deepseek-v3")) == set(launched.weights)
