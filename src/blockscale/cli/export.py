@@ -37,6 +37,11 @@ def build_parser() -> Parser:
     parser.add_argument("--engine-version", metavar="V", help="configs: as in tune")
     parser.add_argument("--save-path", type=Path, metavar="DIR", help="configs: as in tune (default ./configs/ENGINE)")
     parser.add_argument("--overwrite", action="store_true", help="configs: as in tune")
+    parser.add_argument(
+        "--keys",
+        choices=["asked", "fit"],
+        help="configs: fit adds keys between the tuned ones, where the faster config changes (default asked)",
+    )
     return parser
 
 
@@ -46,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _recording(args: argparse.Namespace) -> int:
-    for option in ("engine", "engine_version", "save_path", "overwrite"):
+    for option in ("engine", "engine_version", "save_path", "overwrite", "keys"):
         if getattr(args, option):
             name = option.replace("_", "-")
             raise InputError(f"--{name}: belongs to `export configs`; leave it out of `export recording`.")
@@ -61,6 +66,7 @@ def _recording(args: argparse.Namespace) -> int:
 
 def _configs(args: argparse.Namespace) -> int:
     from blockscale.tuning.events import FileWritten
+    from blockscale.tuning.fitted import KeyFitting
     from blockscale.tuning.stored import StoredFiles
 
     if args.output is not None:
@@ -70,6 +76,7 @@ def _configs(args: argparse.Namespace) -> int:
     with Store.open(args.store, create=False) as store:
         environment = choose_environment(store, args.device_name, args.environment)
         files = StoredFiles.read(store, environment)
+        fitting = KeyFitting(store, environment, files.spec) if args.keys == "fit" else None
         for engine, (_, folder) in zip(engines, folders, strict=True):
             files.check(engine, folder, store.path)
         with nothing_left_behind(folder for _, folder in folders):
@@ -77,7 +84,7 @@ def _configs(args: argparse.Namespace) -> int:
                 require_writable(folder)
             written = 0
             for engine, (_, folder) in zip(engines, folders, strict=True):
-                for event in files.write(engine, folder, overwrite=args.overwrite):
+                for event in files.write(engine, folder, overwrite=args.overwrite, fitting=fitting):
                     print(plain_line(event))
                     written += isinstance(event, FileWritten)
             if not written:

@@ -16,6 +16,7 @@ from blockscale.tuning.baselines import Baseline, baseline_of, read_entries
 from blockscale.tuning.choice import Choice, chosen_entry, origin, verdict
 from blockscale.tuning.events import FileWritten, Note
 from blockscale.tuning.files import write_choices
+from blockscale.tuning.fitted import KeyFitting
 from blockscale.tuning.target import FileTarget, check_targets
 
 _Finals = Mapping[Candidate, Trial]
@@ -53,18 +54,21 @@ class StoredFiles:
         """
         check_targets((self._target(engine, folder, weight, quant) for weight, quant in self.finals), store)
 
-    def write(self, engine: Engine, folder: Path, *, overwrite: bool) -> Iterator[Note | FileWritten]:
+    def write(
+        self, engine: Engine, folder: Path, *, overwrite: bool, fitting: KeyFitting | None = None
+    ) -> Iterator[Note | FileWritten]:
         """Merge what ``engine`` can use into its files, file by file; yields what there is to say of each.
 
         The rules are those of a run: an entry must beat what would run otherwise. Where that was never measured, the
-        key is left as it is unless ``overwrite`` is set.
+        key is left as it is unless ``overwrite`` is set. With ``fitting``, further keys between those follow.
         """
         for (weight, quant), problems in sorted(self.finals.items()):
             target = self._target(engine, folder, weight, quant)
             found = read_entries(target)
             choices: dict[int, Choice] = {}
             uncompared: list[int] = []
-            for problem in _one_for_each_key(problems):
+            by_key = _one_for_each_key(problems)
+            for problem in by_key:
                 usable = {c: t for c, t in problems[problem].items() if self._launches(engine, problem, c)}
                 baseline = baseline_of(engine, problem, self.spec, found)
                 if usable and baseline.candidate not in usable and not overwrite:
@@ -72,7 +76,7 @@ class StoredFiles:
                 elif usable and (choice := self._choose(engine, usable, baseline, overwrite)) is not None:
                     choices[problem.shape.M] = choice
             if choices:
-                yield from write_choices(target, choices)
+                yield from write_choices(target, choices, fitting, by_key[0].out_dtype)
             if uncompared:
                 yield Note(
                     f"{weight} at M {' '.join(map(str, uncompared))} is left as it is: what {engine} would run "
