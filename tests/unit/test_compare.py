@@ -302,6 +302,7 @@ def test_why_a_library_was_left_out_is_said_once(on_gpu) -> None:
     code, printed, gpu = on_gpu(answers, "--batch-sizes", "16", "17", "32")
     assert code == 0
     assert printed.count("DeepGEMM left out: the package deep_gemm cannot be imported.") == 1
+    assert "× DeepGEMM" not in printed, "nothing of it was timed"
     assert "cuBLAS left out at M = 17: it takes M in multiples of 4." in printed
     assert "cuBLAS left out at M = 16 32" in printed
     libraries = [{c.library for c in w.candidates if isinstance(c, LibraryGemm)} for w in gpu.asked]

@@ -51,9 +51,10 @@ def losses(compared: Compared) -> list[Loss]:
 def file_table(file: FileOutcome) -> Table:
     """A row for each batch size: the key that serves it, its config and time, times of rivals over it, the verdict.
 
-    A ratio above 1 says how many times faster the file is.
+    A ratio above 1 says how many times faster the file is. A library that ran nowhere has no column: `closing_lines`
+    say why.
     """
-    rivals = [rival for rival in Rival if any(rival in each.standings for each in file.outcomes)]
+    rivals = [rival for rival in Rival if any(_has_place(each.standings.get(rival)) for each in file.outcomes)]
     columns = (
         Column("M", figures=True),
         Column("key", figures=True),
@@ -137,6 +138,12 @@ def _row(each: Outcome, rivals: Sequence[Rival]) -> tuple[str, ...]:
         *(_ratio_cell(each.standings.get(rival), each) for rival in rivals),
         _verdict(each),
     )
+
+
+def _has_place(standing: Standing | None) -> bool:
+    if standing is None:
+        return False
+    return standing.ratio is not None or not isinstance(standing.trial.candidate, LibraryGemm)
 
 
 def _ratio_cell(standing: Standing | None, each: Outcome) -> str:
