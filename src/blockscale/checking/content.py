@@ -62,7 +62,9 @@ def kind_of_json(value: object) -> str:
         return str(value).lower()
     if isinstance(value, (int, float)):
         return "a number"
-    return {str: "a string", list: "an array"}.get(type(value), "an object")
+    if isinstance(value, str):
+        return "a string"
+    return "an array" if isinstance(value, list) else "an object"
 
 
 def shown(value: object) -> str:
@@ -77,7 +79,7 @@ def _with_members(text: str, keys: Collection[str]) -> str:
         return "{}" + text[text.rindex("}") + 1 :]
     places = list(spans.values())
     gap = next((text[a[1] : b[0]] for a, b in pairwise(places)), ", ")
-    chosen = (text[slice(*spans[key])] for key in keys)
+    chosen = (text[spans[key][0] : spans[key][1]] for key in keys)
     return text[: places[0][0]] + gap.join(chosen) + text[places[-1][1] :]
 
 

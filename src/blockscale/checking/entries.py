@@ -112,21 +112,12 @@ def _unknown_fields(subject: Subject, entry: Mapping[str, Any]) -> Iterator[_Bro
             f"neither the kernel nor the compiler for {where} knows: take the field out",
         )
     hopper = [field for field in _HOPPER_ONLY if field in entry]
-    if not hopper:
-        return
-    names = " and ".join(hopper)
-    if not subject.takes_swap_split:
+    if hopper and not subject.takes_swap_split:
         yield _broken(
             Code.FIELD_UNKNOWN,
-            f"{names}: {subject.engine} has no kernel with {'them' if len(hopper) > 1 else 'it'} here and its launch "
-            "fails, whatever the value (SGLang takes both from 0.5.21 on, for FP8 on SM90): tune these sizes for this "
-            "engine",
-        )
-    elif entry.get("SWAP_AB", False) is False and entry.get("SPLIT_K", 1) == 1:
-        yield _broken(
-            Code.FIELD_UNKNOWN,
-            f"{names} without effect: {subject.engine} then launches its plain kernel, which fails on them: take the "
-            "fields out",
+            f"{' and '.join(hopper)}: {subject.engine} has no kernel with {'them' if len(hopper) > 1 else 'it'} here "
+            "and its launch fails, whatever the value (SGLang takes both from 0.5.21 on, for FP8 on SM90): tune these "
+            "sizes for this engine",
         )
 
 
@@ -174,13 +165,18 @@ def _illegal(field: str, value: object) -> str | None:
 
 def _of_config(subject: Subject, m: int, entry: Mapping[str, Any]) -> Iterator[_Broken]:
     """Rules of an entry whose values are legal one by one."""
-    scales = list(_scales(subject, entry))
-    yield from scales
+    hopper = [field for field in _HOPPER_ONLY if field in entry]
+    if hopper and subject.takes_swap_split and not (entry.get("SWAP_AB") or entry.get("SPLIT_K", 1) > 1):
+        yield _broken(
+            Code.FIELD_UNKNOWN,
+            f"{' and '.join(hopper)} without effect: {subject.engine} then launches its plain kernel, whose launch "
+            "fails on the field: take it out",
+        )
+    yield from _scales(subject, entry)
     problem, spec = subject.problem(m), subject.spec
     if problem is None:
         return
-    if not scales:
-        yield from _engine_rules(subject, problem, entry)
+    yield from _engine_rules(subject, problem, entry)
     if spec is not None:
         config = launched_config(subject, problem, entry, spec)
         needed = shared_memory_bytes(problem.quant, config, spec)
@@ -229,15 +225,16 @@ def _scales(subject: Subject, entry: Mapping[str, Any]) -> Iterator[_Broken]:
 
 
 def _engine_rules(subject: Subject, problem: Problem, entry: Mapping[str, Any]) -> Iterable[_Broken]:
-    """What this version of the engine refuses or computes wrongly beyond the rules that hold for all."""
+    """What this version of the engine refuses or computes wrongly where no other rule has said so."""
     spec, quant = subject.rules_spec, problem.quant
     if spec is None or (quant.format is QuantFormat.INT8 and subject.engine.refusal(quant, spec)):
         return
     config = TileConfig.from_entry(entry)
-    if subject.engine.effective_config(problem, config, spec).block_k != config.block_k:
-        return  # said as bk-raised
-    if config.has_swap_split and not subject.takes_swap_split:
-        return  # said as field-unknown
+    asked = set()
+    if quant.block_k % config.block_k == 0 and not any(_scales(subject, entry)):
+        asked.add("scales")
+    if subject.takes_swap_split:
+        asked.add("swap and split")
     for clause in subject.engine.clauses(problem, spec):
-        if clause.name in ("scales", "swap and split") and (reason := clause.check(problem, config)):
+        if clause.name in asked and (reason := clause.check(problem, config)):
             yield _broken(Code.VALUE_ILLEGAL, f"{reason}: tune these sizes with this version")

@@ -24,7 +24,7 @@ class NameKind(StrEnum):
     BLOCK_GEMM = "of block-scaled GEMMs"  # also one that is spelled wrongly
     OTHER_KERNEL = "of other kernels (fused MoE, channelwise, per token)"
     SET_ASIDE = "set aside under a longer name"
-    OTHER = "that are no config files"
+    OTHER = "of other kinds"
 
 
 _NUMBER = "0*([1-9][0-9]{0,8})"

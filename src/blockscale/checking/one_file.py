@@ -126,10 +126,8 @@ def _refusal(subject: Subject) -> str | None:
     """Why the engine reads no file for such operands on this device."""
     if subject.named is None:
         return None
-    if subject.named.quant.format is QuantFormat.INT8:
-        spec = subject.rules_spec
-    else:
-        spec = subject.spec
+    is_int8 = subject.named.quant.format is QuantFormat.INT8  # refused on whatever device, FP8 only on some
+    spec = subject.rules_spec if is_int8 else subject.spec
     return subject.engine.refusal(subject.named.quant, spec) if spec is not None else None
 
 

@@ -128,7 +128,7 @@ def _below(folder: Path) -> Iterator[Path]:
 def _check(path: Path, engines: Engines) -> CheckedFile:
     """Check a file for the engine that it is told to be for, else for each, and keep the one that takes it best."""
     told = _told(path)
-    if told in engines:
+    if told is not None and told in engines:
         return check_file(path, engines[told])
     results = [check_file(path, each) for each in engines.values()]
     return min(results, key=lambda r: sum(each.severity is Severity.ERROR for each in r.findings))

@@ -38,7 +38,7 @@ def build_parser() -> Parser:
     parser.add_argument(
         "--fix",
         action="store_true",
-        help="put right what needs no tuning: wrong names, notes among the keys, unsorted keys, bytes; say what is left",
+        help="put right what needs no tuning: wrong names, notes among the keys, their order, bytes; say what is left",
     )
     parser.add_argument(
         "--compile",
