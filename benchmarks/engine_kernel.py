@@ -1,66 +1,61 @@
-"""Loads an engine's own block-FP8 kernels out of its published package, at run time, without importing the engine.
-
-Only the named functions are taken, by the module's syntax tree; nothing of the package is kept.
-"""
+"""Loads an engine's own block-FP8 kernels out of its published package, at run time, without importing the engine."""
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import importlib.util
 import os
 import tempfile
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import triton
+
+from blockscale.kernels.extract import ExtractionError, extract
+from blockscale.kernels.foreign import load_function
 
 SOURCES = {
     "sglang": (
         "sglang/kernels/ops/gemm/fp8_kernel.py",
         ("_w8a8_block_fp8_matmul", "_w8a8_block_fp8_matmul_hopper", "_reduce_block_fp8_split_k"),
     ),
-    "sglang_int8": ("sglang/kernels/ops/gemm/int8_kernel.py", ("_w8a8_block_int8_matmul",)),
     "vllm": ("vllm/model_executor/layers/quantization/utils/fp8_utils.py", ("_w8a8_triton_block_scaled_mm",)),
 }
 _DEFAULT = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 32, "num_warps": 4}
 DEFAULTS = {"sglang": _DEFAULT | {"num_stages": 3}, "vllm": _DEFAULT | {"num_stages": 2}}
 
 
-def load(engine: str, source: Path) -> ModuleType:
-    """The engine's kernel functions as a module; ``source`` is the package's wheel or the one module's file."""
+def load(engine: str, source: Path) -> SimpleNamespace:
+    """The engine's kernel functions by name; ``source`` is the package's wheel or the one module's file."""
     inner, names = SOURCES[engine]
-    text = zipfile.ZipFile(source).read(inner).decode() if source.suffix == ".whl" else source.read_text()
-    wanted = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name in names]
-    missing = set(names) - {n.name for n in wanted}
-    if missing:
-        raise SystemExit(f"{source} does not hold {', '.join(sorted(missing))}: another release of {engine}?")
-    body = "\n\n\n".join(
-        "@triton.jit\n" + (ast.get_source_segment(text, n) or "") for n in sorted(wanted, key=lambda n: n.lineno)
-    )
-    code = f"import triton\nimport triton.language as tl\n\n\n{body}\n"
-    # One path for one text: Triton's cache goes by the file, and several processes may load it.
-    name = f"blockscale-{engine}-{hashlib.sha256(code.encode()).hexdigest()[:12]}"
-    path = Path(tempfile.gettempdir()) / name / f"{engine}_kernels.py"
-    path.parent.mkdir(exist_ok=True)
+    path = _unpacked(zipfile.ZipFile(source).read(inner)) if source.suffix == ".whl" else source
+    try:
+        module = ".".join(PurePosixPath(inner).with_suffix("").parts)
+        functions = {name: load_function(extract(path, name), module, path) for name in names}
+    except ExtractionError as error:
+        raise SystemExit(f"{source} has not the kernels of the release that is known: {error}") from error
+    return SimpleNamespace(**functions)
+
+
+def _unpacked(module: bytes) -> Path:
+    """A file with the module: one path for one text, since several processes load it."""
+    path = Path(tempfile.gettempdir()) / f"blockscale-engine-{hashlib.sha256(module).hexdigest()[:12]}.py"
     if not path.exists():
         partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(code)
+        partial.write_bytes(module)
         partial.replace(path)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return path
 
 
 def launcher(
-    engine: str, module: ModuleType, config: dict[str, Any], tensors: tuple[torch.Tensor, ...], block: tuple[int, int]
+    engine: str,
+    module: SimpleNamespace,
+    config: dict[str, Any],
+    tensors: tuple[torch.Tensor, ...],
+    block: tuple[int, int],
 ) -> Callable[[], None]:
     """One GEMM as the engine launches it, on A[M,K], B[N,K], C[M,N], As, Bs with blocks (block_n, block_k)."""
     a, b, c, a_scale, b_scale = tensors
