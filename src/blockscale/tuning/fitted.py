@@ -17,7 +17,7 @@ from blockscale.store import Store
 from blockscale.tuning.baselines import baseline_of
 from blockscale.tuning.between import Ladder
 from blockscale.tuning.choice import Choice, origin
-from blockscale.tuning.keys import FurtherKey, KeyFit
+from blockscale.tuning.keys import FurtherKey, KeyFit, KeyRules
 from blockscale.tuning.target import FileTarget
 
 STATUS = "between keys"  # of a further key's record in the sidecar
@@ -27,12 +27,18 @@ class KeyFitting:
     """Fits further keys to files of one device, from the trials of its environment in the store."""
 
     def __init__(
-        self, store: Store, environment: Environment, spec: DeviceSpec, portfolio: Portfolio | None = None
+        self,
+        store: Store,
+        environment: Environment,
+        spec: DeviceSpec,
+        portfolio: Portfolio | None = None,
+        rules: KeyRules | None = None,
     ) -> None:
         self._store = store
         self._environment = environment
         self._spec = spec
         self._portfolio = portfolio or portfolio_for(spec)
+        self._rules = rules or KeyRules()
 
     def choices(self, target: FileTarget, out_dtype: OutDtype) -> dict[int, Choice]:
         """Entries for further keys of the file as it is now; those of all other keys are left as they are.
@@ -58,7 +64,7 @@ class KeyFitting:
         def may_serve(m: int, config: TileConfig) -> bool:
             return all(weight.launches(m, config) is weight.launches(size, config) for size in ladder.known(config))
 
-        fit = KeyFit(ladder, default, may_serve, frozenset(own))
+        fit = KeyFit(ladder, default, may_serve, frozenset(own), self._rules)
         keys = fit.further_keys({m: weight.launched(m, entry) for m, entry in fixed.items()})
         return {key.M: self._choice(target, weight, ladder, key) for key in keys}
 

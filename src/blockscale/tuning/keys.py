@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blockscale.problem import TileConfig
 from blockscale.tuning.between import Array, Ladder
@@ -24,8 +25,8 @@ class KeyRules:
     """When a further key is worth its place. Gains are natural logarithms of time, summed over M with weight 1 / M.
 
     ``most`` is how many further keys a file may have. A batch size changes its config only for a gain that exceeds
-    ``margin`` (``margin_uninformed`` where no recorded problem stands behind the expected times): three in ten expected
-    times are off by less than 5%. A key must gain ``least_gain`` beyond that: 1% from M to 1.1 M, say.
+    ``margin`` (``margin_uninformed`` where no recorded problem stands behind the expected times): 95 of 100 of those
+    are off by less than 5%. A key must gain ``least_gain`` beyond that: 1% from M to 1.1 M, say.
     ``candidates`` of the fastest at either key are looked at, those within ``contention`` (a share of the time).
 
     A config that is not certain to be no slower than the engine's default must be expected to be faster by
@@ -204,51 +205,56 @@ def _ranges(a: int, ends: Sequence[int]) -> list[tuple[int, int]]:
 def _plans(gap: Gap, most: int) -> list[tuple[float, Plan]]:
     """The cheapest way to serve a gap with 0, 1, … further keys: its cost and the keys; infinite where there is none.
 
-    Dynamic programming over the key before last: of all ways to a key with one config, only the cheapest goes on.
+    Dynamic programming over the last key: of all ways to a key with one config, only the cheapest goes on.
     """
-    weights = 1 / np.arange(gap.a, gap.b + 1)
+    nodes = np.array([gap.a, *gap.positions, gap.b])
     barred = np.isinf(gap.cost)
-    # What M = a … m cost and how many of them are barred, to subtract two of.
-    sums = np.cumsum(np.where(barred, 0, gap.cost) * weights, axis=1), np.cumsum(barred, axis=1)
+    weighted = np.where(barred, 0, gap.cost) / np.arange(gap.a, gap.b + 1)
+    # What M = a … m cost and how many of them are barred: the difference of two is what lies between.
+    sums = np.cumsum(weighted, axis=1), np.cumsum(barred, axis=1)
 
-    def between(first: int, last: int) -> Array:
-        """Cost of serving the batch sizes after ``first`` up to ``last``, by config."""
+    def between(first: NDArray[np.int64], last: NDArray[np.int64]) -> Array:
+        """Cost of serving the batch sizes after ``first`` up to ``last``, of shape [configs, ranges]."""
         cost, bars = (s[:, last - gap.a] - s[:, first - gap.a] for s in sums)
-        served: Array = np.where(bars > 0, np.inf, cost)
-        return served
+        return np.where(bars > 0, np.inf, cost)
 
-    nodes = (gap.a, *gap.positions, gap.b)
-    at_first = np.full(len(gap.configs), np.inf)
-    at_first[0] = 0.0
-    # After so many further keys: by node the cost of the cheapest way to it, and the way, for each config.
-    ways: list[dict[int, tuple[Array, list[Plan]]]] = [{0: (at_first, [()] * len(gap.configs))}]
-    finished: list[tuple[float, Plan]] = []
-    for used in range(min(most, len(gap.positions)) + 1):
-        following: dict[int, tuple[Array, list[Plan]]] = {}
-        best: tuple[float, Plan] = (math.inf, ())
-        for start, (costs, plans) in sorted(ways[used].items()):
-            for end in range(start + 1, len(nodes)):
-                x, y = nodes[start], nodes[end]
-                middle = (x + y) // 2
-                left = costs + between(x, middle)
-                cheapest = int(np.argmin(left))
-                if end == len(nodes) - 1:
-                    total = float(left[cheapest] + between(middle, y - 1)[1])
-                    if total < best[0]:
-                        best = total, plans[cheapest]
-                    break
-                arrived = left[cheapest] + between(middle, y)
-                if end not in following:
-                    following[end] = np.full(len(gap.configs), np.inf), [()] * len(gap.configs)
-                known, ways_there = following[end]
-                for config in np.flatnonzero(arrived < known):
-                    known[config] = arrived[config]
-                    ways_there[config] = (*plans[cheapest], (y, int(config)))
-                if y in gap.forced:
-                    break
-        finished.append(best)
-        ways.append(following)
-    return finished
+    ways = np.full((len(gap.configs), len(nodes)), np.inf)
+    ways[0, 0] = 0.0
+    steps: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []  # node and config before, shaped as ways
+    plans: list[tuple[float, Plan]] = []
+    for _ in range(min(most, len(gap.positions)) + 1):
+        arrived = np.full_like(ways, np.inf)
+        from_node, from_config = np.zeros(ways.shape, dtype=np.int64), np.zeros(ways.shape, dtype=np.int64)
+        for start in range(len(nodes) - 1):
+            ends = np.arange(start + 1, _reach(gap, nodes, start) + 1)
+            middle = (nodes[start] + nodes[ends]) // 2
+            left = ways[:, [start]] + between(np.full_like(middle, nodes[start]), middle)
+            cheapest = left.argmin(axis=0)
+            # The upper key itself is none of the gap's batch sizes.
+            total = left.min(axis=0) + between(middle, np.minimum(nodes[ends], gap.b - 1))
+            better = total < arrived[:, ends]
+            for array, value in ((arrived, total), (from_node, start), (from_config, cheapest)):
+                array[:, ends] = np.where(better, value, array[:, ends])
+        steps.append((from_node, from_config))
+        plans.append((float(arrived[1, -1]), _traced(nodes, steps)))
+        arrived[:, -1] = np.inf
+        ways = arrived
+    return plans
+
+
+def _reach(gap: Gap, nodes: NDArray[np.int64], start: int) -> int:
+    """The last node that may follow ``start``: the next key that is there anyway."""
+    return next((i for i in range(start + 1, len(nodes)) if int(nodes[i]) in gap.forced), len(nodes) - 1)
+
+
+def _traced(nodes: NDArray[np.int64], steps: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> Plan:
+    """The keys of the cheapest way to the upper key, back from there."""
+    node, config = len(nodes) - 1, 1
+    plan: list[tuple[int, int]] = []
+    for from_node, from_config in reversed(steps):
+        node, config = int(from_node[config, node]), int(from_config[config, node])
+        plan.insert(0, (int(nodes[node]), config))
+    return tuple(plan[1:])  # the first is the lower key
 
 
 def _shared_out(plans: Sequence[Sequence[tuple[float, Plan]]], most: int, price: float) -> list[Plan]:
