@@ -64,6 +64,8 @@ def _entries(file: CheckedFile) -> Iterator[_Asked]:
         problem = subject.problem(m)
         if problem is not None and problem.beyond_offsets() is None:
             config = launched_config(subject, problem, entry, spec)
+            if problem.quant.block_k % config.block_k:  # harmless as the rules have it, but our kernels refuse it
+                continue
             candidate = Candidate(subject.engine.kernel_for(problem, config, spec), config)
             yield _Asked(file.path, key, CompileRequest(spec, problem, candidate))
 
