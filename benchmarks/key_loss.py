@@ -23,8 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +31,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from compare_runs import ROUND_US, ROUNDS, FreshInputs, Pair, compile_all, launched
+from compare_runs import ROUND_US, ROUNDS, FreshInputs, Pair, compile_all
 from teaching import Table, learnt, recorded_tables
 
 from blockscale.costmodel import Portfolio
@@ -44,6 +43,7 @@ from blockscale.problem import Candidate, GemmShape, Kernel, Problem, TileConfig
 from blockscale.recording import Recording, embedded, load_recording
 from blockscale.space import canonical
 from blockscale.store import Store
+from blockscale.tuning.baselines import launched
 from blockscale.tuning.fitted import KeyFitting
 from blockscale.tuning.keys import KeyRules
 from blockscale.tuning.request import STOCK_BATCH_SIZES, TuneRequest
@@ -78,13 +78,13 @@ class Tuned:
     """A file as a run wrote it, its further keys, and the times that the run knows at each key."""
 
     weight: WeightShape
-    entries: Mapping[int, dict[str, Any]]
-    further: Mapping[int, dict[str, Any]]
+    configs: Mapping[int, TileConfig]
+    further: Mapping[int, TileConfig]
     tried: Mapping[int, Mapping[Candidate, float]]
 
-    def picked(self, m: int, *, further: bool) -> dict[str, Any]:
-        """The entry that the lookup takes for M."""
-        keys = dict(sorted({**self.entries, **(self.further if further else {})}.items()))
+    def picked(self, m: int, *, further: bool) -> TileConfig:
+        """The config that the lookup takes for M."""
+        keys = dict(sorted({**self.configs, **(self.further if further else {})}.items()))
         return keys[SGLANG.lookup_key(list(keys), m)]
 
     def row(self, m: int, times_us: Mapping[str, float | None], best_us: float) -> Row:
@@ -93,10 +93,10 @@ class Tuned:
             M=m,
             N=self.weight.N,
             K=self.weight.K,
-            keys=tuple(self.entries),
+            keys=tuple(self.configs),
             further=tuple(self.further),
-            before=str(TileConfig.from_entry(self.picked(m, further=False))),
-            after=str(TileConfig.from_entry(self.picked(m, further=True))),
+            before=str(self.picked(m, further=False)),
+            after=str(self.picked(m, further=True)),
             best_us=best_us,
             **{f"{name}_us": time_us for name, time_us in times_us.items()},
         )
@@ -106,10 +106,9 @@ def problem_at(weight: WeightShape, m: int) -> Problem:
     return Problem(GemmShape(m, weight.N, weight.K))
 
 
-@contextmanager
 def tuned(
     recording: Recording, weight: WeightShape, keys: Sequence[int], portfolio: Portfolio | None, rules: KeyRules
-) -> Iterator[Tuned]:
+) -> Tuned:
     """Tune ``keys`` of a weight on the recorded device, in a folder that is gone afterwards, and fit further ones."""
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "store.db") as store:
         request = TuneRequest((weight,), tuple(keys), ((SGLANG.name, Path(folder)),))
@@ -127,8 +126,9 @@ def tuned(
             }
             for m in keys
         }
-        entries = {m: entry for m, entry in read_config_file(target.path).entries.items() if entry is not None}
-        yield Tuned(weight, entries, {m: choice.entry for m, choice in choices.items()}, tried)
+        entries = read_config_file(target.path).entries
+        configs = {m: TileConfig.from_entry(entry) for m, entry in entries.items() if entry is not None}
+        return Tuned(weight, configs, {m: TileConfig.from_entry(c.entry) for m, c in choices.items()}, tried)
 
 
 def on_recorded(recording: Recording, rules: KeyRules) -> list[Row]:
@@ -146,21 +146,21 @@ def on_recorded(recording: Recording, rules: KeyRules) -> list[Row]:
         sizes = sorted(ladder)
         for first in (0, 1):
             keys = sorted({sizes[0], *sizes[first::2]})
-            with tuned(recording, weight, keys, portfolio, rules) as file:
-                print(f"{weight}: keys {keys}, further {sorted(file.further)}", flush=True)
-                rows += [held_out(file, ladder[m], recording.spec) for m in sizes if m not in keys and m < keys[-1]]
+            file = tuned(recording, weight, keys, portfolio, rules)
+            print(f"{weight}: keys {keys}, further {sorted(file.further)}", flush=True)
+            rows += [held_out(file, ladder[m], recording.spec) for m in sizes if m not in keys and m < keys[-1]]
     return rows
 
 
 def held_out(file: Tuned, table: Table, spec: DeviceSpec) -> Row:
     """A size that was left out, with the recorded times."""
     m = table.problem.shape.M
-    entries = {
+    configs = {
         "before": file.picked(m, further=False),
         "after": file.picked(m, further=True),
-        "default": SGLANG.entry(SGLANG.default_config(table.problem, spec)),
+        "default": SGLANG.default_config(table.problem, spec),
     }
-    times = {n: table.times.get(canonical(table.problem, TileConfig.from_entry(e))) for n, e in entries.items()}
+    times = {name: table.times.get(canonical(table.problem, config)) for name, config in configs.items()}
     return file.row(m, times, table.best_us)
 
 
@@ -185,8 +185,8 @@ def on_gpu(recording: Recording, weights: Sequence[WeightShape], cache: Path, ru
     rows = []
     for weight in weights:
         began_s = time.monotonic()
-        with tuned(recording, weight, STOCK_BATCH_SIZES, None, rules) as file:
-            wanted = {m: candidates_at(file, m, spec) for m in sizes_between(sorted(file.entries))}
+        file = tuned(recording, weight, STOCK_BATCH_SIZES, None, rules)
+        wanted = {m: candidates_at(file, m, spec) for m in sizes_between(sorted(file.configs))}
         # The compiler takes pairs; equal kernels are compiled once.
         pairs = [
             Pair(problem_at(weight, m), c, c) for m, named in wanted.items() for c in dict.fromkeys(named.values())
@@ -206,17 +206,16 @@ def on_gpu(recording: Recording, weights: Sequence[WeightShape], cache: Path, ru
 def candidates_at(file: Tuned, m: int, spec: DeviceSpec) -> dict[str, Candidate]:
     """What to measure at M: by name what the lookup picks, the default, and the fastest at the keys around."""
     problem = problem_at(file.weight, m)
-    entries = {
+    configs = {
         "before": file.picked(m, further=False),
         "after": file.picked(m, further=True),
-        "default": SGLANG.entry(SGLANG.default_config(problem, spec)),
+        "default": SGLANG.default_config(problem, spec),
     }
-    below, above = max(k for k in file.entries if k <= m), min(k for k in file.entries if k >= m)
-    for key in dict.fromkeys((below, above)):
-        entries[f"key {key}"] = file.entries[key]
+    for key in dict.fromkeys((max(k for k in file.configs if k <= m), min(k for k in file.configs if k >= m))):
+        configs[f"key {key}"] = file.configs[key]
         fastest = sorted(file.tried[key], key=lambda c: (file.tried[key][c], c))[:BESIDE]
-        entries |= {f"{key} no. {i}": SGLANG.entry(c.config) for i, c in enumerate(fastest)}
-    return {name: launched(SGLANG, problem, entry, spec) for name, entry in entries.items()}
+        configs |= {f"key {key} no. {i}": c.config for i, c in enumerate(fastest)}
+    return {name: launched(SGLANG, problem, spec, config) for name, config in configs.items()}
 
 
 def measured(session: Any, file: Tuned, m: int, named: Mapping[str, Candidate]) -> Row | None:
