@@ -1,4 +1,4 @@
-"""Do the engines' own kernels compute and cost what ours do? One GPU, under a minute; no engine need be installed.
+"""Do the engines' own kernels compute and cost what ours do? One GPU, made to take a minute.
 
 Each kernel of an installed or unpacked engine and ours for it launch the same configs on the same inputs: outputs are
 verified as in tuning and compared bit by bit; ours, theirs and ours once more take turns in five rounds. A ratio is the

@@ -1,5 +1,6 @@
 """Packages that look like installed engines, for this process and its children."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     def installed(name: str, version: str, modules: dict[str, str]) -> Path:
         folder = write_package(tmp_path / f"packages{next(count)}", name, version, modules)
         monkeypatch.syspath_prepend(folder)
-        monkeypatch.setenv("PYTHONPATH", str(folder))
+        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
         return folder
 
     return installed
