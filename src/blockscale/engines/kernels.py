@@ -168,12 +168,15 @@ class _UnavailableError(Exception):
 
 
 def _find_all(of: Engine, quant_format: QuantFormat) -> Iterator[FoundKernel]:
+    launched = contracts(of, quant_format)
+    if not launched:
+        return
     installed = of.installed()
     if installed is None:
         raise _UnavailableError(f"{of.name} is not installed here")
     if installed.version != of.version:
         raise _UnavailableError(f"{of.name} is installed here as {installed.version}")
-    for contract in contracts(of, quant_format):
+    for contract in launched:
         gemm = _find(of, contract.gemm)
         reduction = _find(of, contract.reduction) if contract.reduction else None
         yield FoundKernel(of.name, contract.kernel, contract.arch, gemm, reduction)

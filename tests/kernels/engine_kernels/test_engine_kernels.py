@@ -96,6 +96,10 @@ def test_without_an_engine_our_own_kernels_are_timed():
         choose_kernels(KernelChoice.ENGINE, engines, FP8)
 
 
+def test_an_engine_without_a_kernel_for_the_format_has_nothing_to_say():
+    assert choose_kernels(KernelChoice.ENGINE, [engine("vllm", "0.33.0")], INT8) == (OWN, [])
+
+
 def test_our_own_kernels_are_timed_where_the_person_says_so(install):
     install("sglang", "0.5.23", sglang_source(sglang_module()))
     assert choose_kernels(KernelChoice.OWN, [engine("sglang", "0.5.23")], FP8) == (OWN, [])
