@@ -71,9 +71,10 @@ def test_a_sound_file_has_no_findings(check, engine_name, device) -> None:
         (b'{"1": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested deeper"),
         (b'{"1": ' + b"[" * 60 + b"]" * 60 + b"}", "nested deeper"),
         (b'{"1": ' + b"9" * 5000 + b"}", "not JSON"),
-        (b" " * (16 << 20) + b"{}", "more than 16 MiB"),
+        (b" " * (4 << 20) + b"{}", "more than 4 MiB"),
+        (b'{"' + b"k" * 10**6 + b'": 1, "' + b"k" * 10**6 + b'": 2}', f"{'k' * 40}' stands there twice"),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 @pytest.mark.parametrize("engine_name", ["sglang", "vllm"])
 def test_what_cannot_be_read(check, engine_name, content, said) -> None:

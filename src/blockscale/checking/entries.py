@@ -80,7 +80,7 @@ def _of_entry(subject: Subject, m: int, entry: object) -> Iterator[_Broken]:
     if missing:
         yield _broken(
             Code.FIELD_MISSING,
-            f"{' and '.join(missing)} missing, so the launch fails or takes what nobody tuned: tune these sizes again",
+            f"{listed(missing)} missing, so the launch fails or takes what nobody tuned: tune these sizes again",
         )
     yield from _unknown_fields(subject, entry)
     illegal = list(_illegal_values(subject, entry))

@@ -109,15 +109,15 @@ def _tile(entry: object) -> int:
 
 
 def _unsorted(engine: Engine, entries: Mapping[int, Any]) -> Finding:
-    in_file = list(entries)
-    ordered = sorted(in_file)
+    place = {m: i for i, m in enumerate(entries)}
     changed = []
-    for lower, upper in pairwise(ordered):
-        if (upper - lower) % 2 == 0:  # a tie in the middle
-            m = (lower + upper) // 2
-            now, then = engine.lookup_key(in_file, m), engine.lookup_key(ordered, m)
-            if entries[now] != entries[then]:
-                changed.append(f"M = {m} (key {now}, sorted {then})")
+    for lower, upper in pairwise(sorted(entries)):
+        m, odd = divmod(lower + upper, 2)
+        if odd:  # no tie in the middle
+            continue
+        now, then = engine.lookup_key(sorted((lower, upper), key=place.__getitem__), m), lower
+        if entries[now] != entries[then]:
+            changed.append(f"M = {m} (key {now}, sorted {then})")
     what = f"it decides {listed(changed)}" if changed else "no M takes another config for it"
     return finding(
         Code.KEYS_UNSORTED,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,9 +36,10 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 # Beyond these nobody means a config file: a batch size takes about 200 bytes, an entry is two levels deep.
-LARGEST_FILE_BYTES = 16 << 20
+LARGEST_FILE_BYTES = 4 << 20
 _DEEPEST = 50
 _TOO_DEEP = f"it is nested deeper than {_DEEPEST} levels"
+_LONGEST_KEY = 40  # that a message quotes
 _NOTES = "notes"  # the sidecar's key for what is about no batch size
 
 # The fields of one config, or None: "null" stands for the engine's default at that key.
@@ -148,9 +150,8 @@ def _parse_object(data: bytes) -> dict[str, Any]:
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        repeated = next(key for key in keys if keys.count(key) > 1)
-        raise MalformedJsonError(f"key {repeated!r} stands there twice")
+        repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise MalformedJsonError(f"key {repeated[:_LONGEST_KEY]!r} stands there twice")
     return found
 
 
