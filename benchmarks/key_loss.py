@@ -6,6 +6,8 @@ the weight.
 
     python benchmarks/key_loss.py --json out/key-loss.json
 
+With ``--errors``: how wrong the times are that the choice of keys rests on, for each recorded size from all others.
+
 With one (``--gpu``): keys of the stock ladder, chosen on the recorded device; at many batch sizes between them what
 the lookup picks before and after, the engine's default and the fastest configs of both neighbouring keys are measured
 interleaved, on fresh inputs, verified.
@@ -23,18 +25,20 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
+import numpy as np
 from compare_runs import ROUND_US, ROUNDS, FreshInputs, Pair, compile_all
 from teaching import Table, learnt, recorded_tables
 
-from blockscale.costmodel import Portfolio
+from blockscale.costmodel import CostModel, Portfolio
 from blockscale.engines import engine, read_config_file
 from blockscale.executor.replay import ReplayDevice
 from blockscale.hardware import DeviceSpec
@@ -44,6 +48,7 @@ from blockscale.recording import Recording, embedded, load_recording
 from blockscale.space import canonical
 from blockscale.store import Store
 from blockscale.tuning.baselines import launched
+from blockscale.tuning.between import Ladder
 from blockscale.tuning.fitted import KeyFitting
 from blockscale.tuning.keys import KeyRules
 from blockscale.tuning.request import STOCK_BATCH_SIZES, TuneRequest
@@ -131,18 +136,60 @@ def tuned(
         return Tuned(weight, configs, {m: TileConfig.from_entry(c.entry) for m, c in choices.items()}, tried)
 
 
-def on_recorded(recording: Recording, rules: KeyRules) -> list[Row]:
-    """Rows of every second size of the weights with many recorded ones, in both halves."""
+def ladders(recording: Recording) -> Iterator[tuple[WeightShape, dict[int, Table], Portfolio]]:
+    """Weights with many recorded sizes, with what the recording teaches of all others."""
     tables = [t for t in recorded_tables([recording]) if len(t.times) >= FULL_TABLE]
-    ladders: dict[WeightShape, dict[int, Table]] = {}
+    found: dict[WeightShape, dict[int, Table]] = {}
     for table in tables:
         if table.kernel is Kernel.FP8:
-            ladders.setdefault(table.problem.shape.weight, {})[table.problem.shape.M] = table
+            found.setdefault(table.problem.shape.weight, {})[table.problem.shape.M] = table
+    for weight, ladder in found.items():
+        if len(ladder) >= FEWEST_SIZES:
+            yield weight, ladder, learnt(recording.spec, tables, [weight])
+
+
+def errors(recording: Recording) -> str:
+    """Quantiles of log errors of expected times, and how often a certain bound is broken.
+
+    Looked at are the configs within 15% of the fastest at either neighbouring size.
+    """
+    found: dict[str, list[float]] = {}
+    for weight, ladder, portfolio in ladders(recording):
+        model = CostModel(recording.spec, portfolio)
+        default = SGLANG.default_config(problem_at(weight, 1), recording.spec)
+        for below, m, above in zip(sorted(ladder), sorted(ladder)[1:], sorted(ladder)[2:], strict=False):
+            times = {size: table.times for size, table in ladder.items() if size != m}
+            known = Ladder(times, partial(problem_at, weight), model, default)
+            truth = {c: ladder[m].times.get(canonical(problem_at(weight, m), c)) for c in near(ladder, below, above)}
+            configs = [default, *(c for c, time_us in truth.items() if time_us and c != default)]
+            expected = known.expected_us(configs, [m])[:, 0]
+            taken = [ladder[m].times[canonical(problem_at(weight, m), c)] for c in configs]
+            off = np.log(taken) - np.log(expected)
+            width = "up to 2" if above <= 2 * below else "wider"
+            for config, time_us, error in zip(configs[1:], taken[1:], off[1:], strict=True):
+                found.setdefault(f"expected time, keys {width}", []).append(error)
+                found.setdefault(f"expected ratio to the default, keys {width}", []).append(error - off[0])
+                if math.isfinite(at_most := known.at_most_us(config, m)):
+                    found.setdefault("time over what is certain at most", []).append(math.log(time_us / at_most))
+                if at_least := known.at_least_us(config, m):
+                    found.setdefault("what is certain at least over time", []).append(math.log(at_least / time_us))
+    lines = ["| log of | cases | 1% | 5% | 25% | 50% | 75% | 95% | 99% |", "|---" * 9 + "|"]
+    for name, values in sorted(found.items()):
+        cells = (f"{q:.3f}" for q in np.percentile(values, (1, 5, 25, 50, 75, 95, 99)))
+        lines.append(f"| {name} | {len(values)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def near(ladder: Mapping[int, Table], *sizes: int) -> list[TileConfig]:
+    """Configs within the rules' contention of the fastest at one of the sizes, in order."""
+    limits = {m: (1 + KeyRules().contention) * ladder[m].best_us for m in sizes}
+    return sorted({c for m in sizes for c, time_us in ladder[m].times.items() if time_us <= limits[m]})
+
+
+def on_recorded(recording: Recording, rules: KeyRules) -> list[Row]:
+    """Rows of every second size of the weights with many recorded ones, in both halves."""
     rows = []
-    for weight, ladder in ladders.items():
-        if len(ladder) < FEWEST_SIZES:
-            continue
-        portfolio = learnt(recording.spec, tables, [weight])
+    for weight, ladder, portfolio in ladders(recording):
         sizes = sorted(ladder)
         for first in (0, 1):
             keys = sorted({sizes[0], *sizes[first::2]})
@@ -233,25 +280,29 @@ def measured(session: Any, file: Tuned, m: int, named: Mapping[str, Candidate]) 
 
 
 def report(rows: Iterable[Row]) -> str:
-    """Loss against the best by range of M, before and after."""
+    """Loss against the best before and after, by range of M and by weight."""
     known = [_Known.of(r) for r in rows if None not in (r.before_us, r.after_us, r.default_us)]
-    lines = ["| M | sizes | moved | loss before | after | worst before | after | slower than before | than default |"]
-    lines.append("|---|---|---|---|---|---|---|---|---|")
-    for first, last in (*RANGES, (1, RANGES[-1][1])):
-        of_range = [k for k in known if first <= k.M <= last]
-        if of_range:
-            befores, afters = [k.before for k in of_range], [k.after for k in of_range]
-            cells = (
-                f"{first}–{last}",
-                len(of_range),
-                sum(k.moved for k in of_range),
-                *(_percent(share) for share in (_mean(befores), _mean(afters), max(befores), max(afters))),
-                sum(k.after > 1.01 * k.before for k in of_range),
-                f"{sum(k.before > 1.01 * k.default for k in of_range)} before, "
-                f"{sum(k.after > 1.01 * k.default for k in of_range)} after",
-            )
-            lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(lines)
+    head = "sizes | moved | loss before | after | worst before | after | slower than before | than default |"
+    by_range = [(f"{a}–{b}", [k for k in known if a <= k.M <= b]) for a, b in (*RANGES, (1, RANGES[-1][1]))]
+    by_weight = [(str(weight), [k for k in known if k.weight == weight]) for weight in {k.weight: None for k in known}]
+    return "\n\n".join(
+        "\n".join([f"| {name} | {head}", "|---" * 9 + "|", *(_line(label, part) for label, part in parts if part)])
+        for name, parts in (("M", by_range), ("N×K", by_weight))
+    )
+
+
+def _line(label: str, part: Sequence[_Known]) -> str:
+    befores, afters = [k.before for k in part], [k.after for k in part]
+    slower = [sum(getattr(k, name) > 1.01 * k.default for k in part) for name in ("before", "after")]
+    cells = (
+        label,
+        len(part),
+        sum(k.moved for k in part),
+        *(_percent(share) for share in (_mean(befores), _mean(afters), max(befores), max(afters))),
+        sum(k.after > 1.01 * k.before for k in part),
+        f"{slower[0]} before, {slower[1]} after",
+    )
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 @dataclass(frozen=True)
@@ -259,6 +310,7 @@ class _Known:
     """A row whose times are all known, each over that of the best."""
 
     M: int
+    weight: WeightShape
     moved: bool
     before: float
     after: float
@@ -267,7 +319,9 @@ class _Known:
     @classmethod
     def of(cls, row: Row) -> _Known:
         before, after, default = (us or math.nan for us in (row.before_us, row.after_us, row.default_us))
-        return cls(row.M, row.before != row.after, before / row.best_us, after / row.best_us, default / row.best_us)
+        weight = WeightShape(row.N, row.K)
+        times = (before / row.best_us, after / row.best_us, default / row.best_us)
+        return cls(row.M, weight, row.before != row.after, *times)
 
 
 def _mean(ratios: Sequence[float]) -> float:
@@ -283,12 +337,16 @@ def main() -> int:
     parser.add_argument("--recording", type=Path, default=embedded("h200"), help="recorded device (default: shipped)")
     parser.add_argument("--gpu", nargs="+", metavar="NxK", help="measure between the stock keys of these weights")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="where kernels are compiled to (default: temporary)")
+    parser.add_argument("--errors", action="store_true", help="how wrong expected times and certain bounds are")
     parser.add_argument("--certain", action="store_true", help="only configs certain to be no slower than the default")
     parser.add_argument("--json", type=Path, help="where to save every row")
     args = parser.parse_args()
     recording = load_recording(args.recording)
     never = math.inf
     rules = KeyRules(advantage=never, wide_advantage=never) if args.certain else KeyRules()
+    if args.errors:
+        print(errors(recording))
+        return 0
     if args.gpu:
         weights = [WeightShape(*map(int, text.split("x"))) for text in args.gpu]
         with tempfile.TemporaryDirectory() as temporary:
@@ -301,7 +359,7 @@ def main() -> int:
     print(report(rows))
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+        args.json.write_text("[\n" + ",\n".join(json.dumps(asdict(row)) for row in rows) + "\n]\n")
     return 0
 
 

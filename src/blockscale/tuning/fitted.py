@@ -52,17 +52,20 @@ class KeyFitting:
         """
         entries = read_config_file(target.path).entries
         own = _fitted_before(target.path, entries)
-        fixed = {m: entry for m, entry in entries.items() if m not in own and m > 0}
+        fixed = {m: entry for m, entry in entries.items() if m > 0 and m not in own}
         if not fixed:
             return {}
         weight = _Weight(target, out_dtype, self._spec)
-        times = {m: weight.times(self._store.trials(self._environment, weight.problem_at(m))) for m in sorted(entries)}
+        times = {
+            m: weight.times(self._store.trials(self._environment, weight.problem_at(m))) for m in sorted({*fixed, *own})
+        }
         default = weight.default(min(fixed))
         kernel = target.engine.kernel_for(weight.problem_at(min(fixed)), default, self._spec)
         ladder = Ladder(times, weight.problem_at, CostModel(self._spec, self._portfolio, kernel), default)
 
         def may_serve(m: int, config: TileConfig) -> bool:
-            return all(weight.launches(m, config) is weight.launches(size, config) for size in ladder.known(config))
+            kernel = weight.launches(m, config)
+            return kernel is not None and all(weight.launches(size, config) is kernel for size in ladder.known(config))
 
         fit = KeyFit(ladder, default, may_serve, frozenset(own), self._rules)
         keys = fit.further_keys({m: weight.launched(m, entry) for m, entry in fixed.items()})

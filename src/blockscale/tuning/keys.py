@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from blockscale.problem import TileConfig
 from blockscale.tuning.between import Array, Ladder
 
+_WIDEST_GAP = 1 << 16  # batch sizes
+
 
 @dataclass(frozen=True, slots=True)
 class KeyRules:
@@ -104,14 +106,16 @@ class KeyFit:
     def further_keys(self, entries: Mapping[int, TileConfig | None]) -> list[FurtherKey]:
         """The further keys, ascending, that leave the least expected time over all M between the keys of ``entries``.
 
-        ``entries`` has the config of each key, None where it is unknown: beside such a key nothing is changed. A config
+        ``entries`` has the config of each key, None where it is unknown. Beside such a key, or one at which nothing was
+        tried, nothing is changed, nor between keys so far apart that no table of all M could be made. A config
         serves a batch size where it did not before only if it is legal there and either the default itself or no slower
         than that, as `KeyRules` has it.
         """
         gaps = []
         for a, b in pairwise(sorted(entries)):
             config_a, config_b = entries[a], entries[b]
-            if b - a > 1 and config_a is not None and config_b is not None:
+            tried = a in self.ladder.times and b in self.ladder.times
+            if tried and 1 < b - a <= _WIDEST_GAP and config_a is not None and config_b is not None:
                 gap = self._gap(a, b, self._candidates(a, b, config_a, config_b))
                 if gap is not None:
                     gaps.append(gap)
@@ -123,8 +127,8 @@ class KeyFit:
         """Configs worth looking at between two keys: theirs first, even if equal, then the default and the fastest."""
         others = [self.default]
         for m in (a, b):
-            table = self.ladder.times.get(m, {})
-            limit_us = (1 + self.rules.contention) * min(table.values(), default=0.0)
+            table = self.ladder.times[m]
+            limit_us = (1 + self.rules.contention) * min(table.values())
             ranked = sorted((c for c in table if table[c] <= limit_us), key=lambda c: (table[c], c.complexity, c))
             others += ranked[: self.rules.candidates]
         return (config_a, config_b, *(c for c in dict.fromkeys(others) if c not in (config_a, config_b)))
