@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from engine_packages import found_kernels, installed_sources
 
-from blockscale.engines.kernels import OWN, KernelSource
 from blockscale.hardware import DeviceSpec
+from blockscale.kernels.installed import OWN, KernelSource
 from blockscale.measure.compile_pool import CompileOptions, CompilePool, CompileRequest, PoolSettings
 from blockscale.problem import Candidate, GemmShape, Kernel, Problem, QuantFormat, QuantScheme, TileConfig
 from blockscale.tuning.comparison.rounds import median_ratio
@@ -110,16 +110,19 @@ def jobs(kernels: set[Kernel]) -> Iterator[tuple[Problem, Candidate]]:
 
 
 def compile_all(
-    work: Sequence[tuple[Problem, Candidate]], sources: Sequence[KernelSource], spec: DeviceSpec, cache: Path
+    work: Sequence[tuple[Problem, Candidate]],
+    sources: Mapping[QuantFormat, KernelSource],
+    spec: DeviceSpec,
+    cache: Path,
 ) -> None:
     """Compile ours and theirs on all cores."""
     workers = max(1, len(os.sched_getaffinity(0)) // (1 + len(sources)))
     with ExitStack() as stack:
         waiting = []
-        for source in (OWN, *sources):
+        for quant_format, source in ((None, OWN), *sources.items()):
             options = CompileOptions(cache, source)
             pool = stack.enter_context(closing(CompilePool(options, PoolSettings(workers=workers))))
-            wanted = [(p, c) for p, c in work if source == OWN or p.quant.format is source.format]
+            wanted = [(p, c) for p, c in work if quant_format in (None, p.quant.format)]
             waiting += [pool.submit(CompileRequest(spec, problem, candidate)) for problem, candidate in wanted]
         for future in waiting:
             if message := future.result().message:
@@ -207,18 +210,17 @@ def main() -> None:
         for row, job in zip(rows, work, strict=True):
             row.equal_bits = row.status == "measured" and outputs_equal(process, kernels, *job)
         added = set(cache.rglob("*.cubin")) - compiled
+    engines = sorted({str(package) for source in sources.values() for package in source.packages})
     print(report(rows))
     print(
-        f"{' and '.join(map(str, sources))} on {spec.name}: {time.monotonic() - began_s:.1f} s in all, of which "
+        f"{' and '.join(engines)} on {spec.name}: {time.monotonic() - began_s:.1f} s in all, of which "
         f"{compiled_s:.1f} s to the end of compiling; {len(added)} kernels compiled again by the measuring process"
     )
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         saved = [asdict(r) | ({"ratio": r.ratio, "noise": r.noise} if r.status == "measured" else {}) for r in rows]
         environment = asdict(process.describe().environment)
-        args.json.write_text(
-            json.dumps({"engines": [str(s) for s in sources], "environment": environment, "rows": saved})
-        )
+        args.json.write_text(json.dumps({"engines": engines, "environment": environment, "rows": saved}))
 
 
 if __name__ == "__main__":

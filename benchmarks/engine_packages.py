@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from blockscale.engines import engine, installed_engines
-from blockscale.engines.kernels import FoundKernel, KernelChoice, KernelSource, choose_kernels, find_kernels
+from blockscale.engines.kernels import KernelChoice, choose_kernels
+from blockscale.kernels.installed import FoundKernel, KernelSource, find_kernels
 from blockscale.problem import QuantFormat
 
 
-def installed_sources(packages: Path | None) -> list[KernelSource]:
-    """A source of kernels for each format; ``packages`` comes first where this process and its children import from.
+def installed_sources(packages: Path | None) -> dict[QuantFormat, KernelSource]:
+    """The engines' kernels for each format; ``packages`` comes first where this process and its children import from.
 
     Raises:
         InputError: an engine is there, but not its kernels.
@@ -25,14 +26,9 @@ def installed_sources(packages: Path | None) -> list[KernelSource]:
     engines = [engine(each.name, each.version) for each in installed_engines()]
     if not engines:
         raise SystemExit("no engine is installed here: give the folder of unpacked packages with --packages.")
-    return [choose_kernels(KernelChoice.ENGINE, engines, quant_format)[0] for quant_format in QuantFormat]
+    return {each: choose_kernels(KernelChoice.ENGINE, engines, each)[0] for each in QuantFormat}
 
 
-def found_kernels(sources: Sequence[KernelSource]) -> list[FoundKernel]:
+def found_kernels(sources: Mapping[QuantFormat, KernelSource]) -> list[FoundKernel]:
     """All kernels of the sources."""
-    return [kernel for source in sources for kernel in find_kernels(source)]
-
-
-def installed_kernels(packages: Path | None) -> list[FoundKernel]:
-    """All kernels of installed engines."""
-    return found_kernels(installed_sources(packages))
+    return [kernel for source in sources.values() for kernel in find_kernels(source)]

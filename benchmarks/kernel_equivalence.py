@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engine_packages import installed_kernels
+from engine_packages import found_kernels, installed_sources
 
 from blockscale.kernels.compile_only import offline_target
 from blockscale.kernels.launch import KernelFunctions, warm_up
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--packages", type=Path, help="folder of unpacked packages (default: what is installed)")
     parser.add_argument("--arch", default="sm_90")
     args = parser.parse_args()
-    found = installed_kernels(args.packages)
+    found = found_kernels(installed_sources(args.packages))
     offline_target(args.arch)
     counts: Counter[str] = Counter()
     for problem, candidate, verdict in rows({each.kernel for each in found}, launch_functions(found, args.arch)):

@@ -11,8 +11,10 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
-from blockscale.engines.kernels import OWN, KernelSource, find_kernels
+from blockscale.engines import engine
+from blockscale.engines.kernels import kernels_of
 from blockscale.kernels.inputs import make_inputs
+from blockscale.kernels.installed import OWN, KernelSource, find_kernels
 from blockscale.kernels.launch import KernelFunctions, bind
 from blockscale.kernels.reference import check, reference
 from blockscale.measure.functions import launch_functions
@@ -25,7 +27,9 @@ def functions_of(case: dict, quant_format: QuantFormat) -> KernelFunctions:
         return launch_functions(find_kernels(OWN), "sm_90")
     sys.path.insert(0, case["packages"])
     try:
-        return launch_functions(find_kernels(KernelSource((tuple(case["engine"]),), quant_format)), "sm_90")
+        return launch_functions(
+            find_kernels(KernelSource((kernels_of(engine(*case["engine"]), quant_format),))), "sm_90"
+        )
     finally:
         sys.path.pop(0)
 

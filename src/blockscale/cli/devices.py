@@ -7,9 +7,9 @@ import os
 import re
 from pathlib import Path
 
-from blockscale.engines.kernels import OWN, KernelSource
 from blockscale.errors import InputError
 from blockscale.executor.base import Device
+from blockscale.kernels.installed import OWN, KernelSource
 from blockscale.recording import Recording
 
 _RECORDED = "recorded:"

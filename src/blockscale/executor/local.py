@@ -13,7 +13,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
 
-from blockscale.engines.kernels import OWN, KernelSource
 from blockscale.errors import IncompleteRunError, InputError
 from blockscale.executor.base import DeviceClock, Done, Work
 from blockscale.executor.gpus import only_gpu
@@ -21,6 +20,7 @@ from blockscale.executor.measuring import MeasuringThread
 from blockscale.executor.queue import TaskQueue
 from blockscale.executor.tasks import Task
 from blockscale.hardware import DeviceSpec
+from blockscale.kernels.installed import OWN, KernelSource
 from blockscale.measure.child import ChildTarget
 from blockscale.measure.compile_cache import default_cache_dir, prune
 from blockscale.measure.compile_pool import CompileOptions, CompileOutcome, CompilePool, CompileRequest, PoolSettings

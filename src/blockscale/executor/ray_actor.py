@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock, Thread
 
-from blockscale.engines.kernels import OWN, KernelSource
 from blockscale.executor.base import Device, DeviceClock, Done, Work
 from blockscale.hardware import DeviceSpec
+from blockscale.kernels.installed import OWN, KernelSource
 from blockscale.problem import Environment, Problem
 
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import blockscale
-from blockscale.engines.kernels import OWN, KernelSource
 from blockscale.errors import BlockscaleError, IncompleteRunError, InputError
 from blockscale.executor.base import Device
 from blockscale.executor.ray_actor import GpuDescription, open_this_gpu
 from blockscale.executor.ray_device import RayDevice
 from blockscale.executor.ray_fleet import ActorSettings, RayFleet, in_short
 from blockscale.executor.replay import ReplayDevice
+from blockscale.kernels.installed import OWN, KernelSource
 from blockscale.recording import Recording
 
 _CONNECT_S = 10.0

@@ -18,9 +18,9 @@ from multiprocessing.connection import Pipe, wait
 from pathlib import Path
 from threading import Lock, Thread
 
-from blockscale.engines.kernels import OWN, KernelSource
 from blockscale.errors import BlockscaleError, IncompleteRunError, InputError
 from blockscale.hardware import DeviceSpec
+from blockscale.kernels.installed import OWN, KernelSource
 from blockscale.measure.child import Child, ChildDiedError, ChildRaisedError, ChildTarget, ChildTimeoutError
 from blockscale.problem import Candidate, Problem, TrialStatus, ceil_div
 

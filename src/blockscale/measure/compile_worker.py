@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from blockscale.engines.kernels import find_kernels
 from blockscale.hardware import DeviceSpec
+from blockscale.kernels.installed import find_kernels
 from blockscale.measure.classify import classify, raised_by_us
 from blockscale.measure.compile_cache import drop_unreadable
 from blockscale.measure.compile_pool import CompileOptions, CompileOutcome, CompileRequest

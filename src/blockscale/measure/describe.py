@@ -11,8 +11,8 @@ import torch
 import triton
 
 import blockscale
-from blockscale.engines.kernels import FoundKernel
 from blockscale.hardware import DeviceSpec, Vendor
+from blockscale.kernels.installed import FoundKernel
 from blockscale.kernels.sources import kernel_sources_hash
 from blockscale.measure.protocol import GpuInfo
 from blockscale.problem import Environment
@@ -78,13 +78,13 @@ def kernels_hash(found: Sequence[FoundKernel]) -> str:
     The engine's version is not in it: times hold as long as the kernels stay the same.
     """
     parts = [method_hash()]
-    for engine in sorted({kernel.engine for kernel in found}):
+    for package in sorted({kernel.package for kernel in found}):
         digest = hashlib.sha256()
-        for kernel in (kernel for kernel in found if kernel.engine == engine):
+        for kernel in (kernel for kernel in found if kernel.package == package):
             for function in (kernel.gemm, kernel.reduction):
                 if function is not None:
                     digest.update(f"{kernel.kernel} {kernel.arch} {function.taken.digest}\n".encode())
-        parts.append(f"{engine}:{digest.hexdigest()[:16]}")
+        parts.append(f"{package}:{digest.hexdigest()[:16]}")
     return "+".join(parts)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blockscale.engines.kernels import FoundFunction, FoundKernel
 from blockscale.kernels.foreign import load_function
+from blockscale.kernels.installed import FoundFunction, FoundKernel
 from blockscale.kernels.launch import OWN_FUNCTIONS, KernelFunctions
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from blockscale.engines.kernels import KernelSource
+from blockscale.kernels.installed import KernelSource
 from blockscale.measure import compile_worker
 from blockscale.measure.compile_pool import CompileOptions, CompileOutcome, CompileRequest
 from blockscale.measure.libraries import LibraryGemm

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from blockscale.engines.kernels import OWN, KernelSource, find_kernels
+from blockscale.kernels.installed import OWN, KernelSource, find_kernels
 from blockscale.measure.protocol import Describe, Description, Finals, Prepare, Request, Screen, Warnings
 from blockscale.problem import Problem
 

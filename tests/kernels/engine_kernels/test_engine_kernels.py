@@ -22,10 +22,11 @@ from fake_engine import (
 )
 
 from blockscale.engines import engine
-from blockscale.engines.kernels import OWN, KernelChoice, KernelSource, choose_kernels, find_kernels
+from blockscale.engines.kernels import KernelChoice, choose_kernels, kernels_of
 from blockscale.errors import InputError
 from blockscale.hardware import H200
 from blockscale.kernels.foreign import load_function
+from blockscale.kernels.installed import OWN, KernelSource, find_kernels
 from blockscale.measure.child import ChildRaisedError
 from blockscale.measure.compile_pool import CompileOptions, CompilePool, CompileRequest, PoolSettings, compile_key
 from blockscale.measure.describe import environment, method_hash
@@ -33,7 +34,13 @@ from blockscale.measure.process import start_error
 from blockscale.problem import Candidate, GemmShape, Kernel, Problem, QuantFormat, TileConfig, TrialStatus
 
 FP8, INT8 = QuantFormat.FP8, QuantFormat.INT8
-SGLANG = KernelSource((("sglang", "0.5.23"),))
+
+
+def source_of(name: str, version: str, quant_format: QuantFormat = FP8) -> KernelSource:
+    return KernelSource((kernels_of(engine(name, version), quant_format),))
+
+
+SGLANG = source_of("sglang", "0.5.23")
 VLLM_MODULE = "model_executor/layers/quantization/utils/fp8_utils.py"
 GENERIC = "_w8a8_block_fp8_matmul"
 WAIT_S = 120.0
@@ -67,7 +74,7 @@ def test_the_kernels_of_a_version_are_found_where_it_has_them(
 ):
     install(name, version, {module: INDIRECT_IMPORTS + HELPERS + "".join(gemm(f, constants) for f in functions)})
     source, notes = choose_kernels(KernelChoice.AUTO, [engine(name, version)], quant)
-    assert (source, notes) == (KernelSource(((name, version),), quant), [])
+    assert (source, notes) == (source_of(name, version, quant), [])
     found = find_kernels(source)
     assert {kernel.gemm.taken.name for kernel in found} == functions
     assert all(kernel.gemm.file.match(module) for kernel in found)
@@ -197,7 +204,7 @@ def test_an_environment_lasts_as_long_as_the_kernels_source(install, version, te
     install("sglang", "0.5.23", sglang_source(sglang_module()))
     before = kernel_hash(SGLANG)
     install("sglang", version, sglang_source(text))
-    assert (kernel_hash(KernelSource((("sglang", version),))) == before) is same
+    assert (kernel_hash(source_of("sglang", version)) == before) is same
 
 
 def test_a_function_is_compiled_as_the_engine_compiles_it(install):

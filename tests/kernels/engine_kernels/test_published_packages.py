@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from blockscale.engines import engine, installed_engines
-from blockscale.engines.kernels import KernelChoice, KernelSource, choose_kernels, find_kernels
+from blockscale.engines.kernels import KernelChoice, choose_kernels
 from blockscale.hardware import H200
+from blockscale.kernels.installed import KernelSource, find_kernels
 from blockscale.measure.compile_pool import CompileOptions, CompilePool, CompileRequest, PoolSettings
-from blockscale.problem import Candidate, GemmShape, Problem, QuantFormat, QuantScheme, TileConfig, TrialStatus
+from blockscale.problem import Candidate, GemmShape, Problem, QuantFormat, TileConfig, TrialStatus
 
 VARIABLE = "BLOCKSCALE_ENGINE_PACKAGES"
 RELEASES = sorted(path for path in Path(os.environ.get(VARIABLE, os.devnull)).glob("*") if path.is_dir())
@@ -34,7 +35,7 @@ def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> K
 def test_a_release_has_the_kernels_that_its_contract_says_and_they_compile(source, tmp_path):
     found = [kernel for kernel in find_kernels(source) if kernel.arch is None]
     assert found
-    problem = Problem(GemmShape(16, 576, 1160), QuantScheme(source.format))
+    problem = Problem(GemmShape(16, 576, 1160))
     pool = CompilePool(CompileOptions(tmp_path, source), PoolSettings(workers=1, time_limit_s=WAIT_S))
     try:
         for kernel in found:
