@@ -1,6 +1,6 @@
 """Times of configs at batch sizes between the tuned ones: what is expected, and what is certain.
 
-Known is the time of a config at the batch sizes where it was tried. In between, four things are used, all checked on
+Known is the time of a config at the batch sizes where it was tried. In between, three things are used, all checked on
 the recorded tables of one H200 (December 2026, `benchmarks/key_loss.py --errors`):
 
 * More rows take no less time: T(M) ≤ T(M′) for M ≤ M′, wherever M fills more than half of a tile. Below that it does
