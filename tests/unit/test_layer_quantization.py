@@ -57,6 +57,7 @@ def compressed(*groups: dict[str, Any], **fields: Any) -> dict[str, Any]:
         (compressed(of_group(block_structure="128x64")), QuantScheme(QuantFormat.FP8, 128, 64)),
         (compressed(of_group(), format="naive-quantized"), QuantScheme()),
         (compressed(of_group(type="int")), QuantScheme(QuantFormat.INT8)),
+        (compressed(of_group(strategy="BLOCK") | {"input_activations": {"dynamic": True}}), QuantScheme()),
         ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, QuantScheme()),
         ({"quant_method": "modelopt", "quant_algo": "fp8_pb_wo"}, QuantScheme()),
     ],
@@ -100,6 +101,7 @@ def test_scales_that_are_powers_of_two_are_noted() -> None:
         (compressed(of_group(strategy="channel")), ("compressed-tensors", "8-bit float a channel")),
         (compressed(of_group(strategy="group", num_bits=4, type="int")), ("4-bit int a group",)),
         (compressed(of_group(num_bits=4)), ("4-bit float",)),
+        (compressed(of_group() | {"input_activations": None}), ("8-bit float a block, weights only",)),
     ],
 )
 def test_what_is_not_in_blocks_is_said_to_be_so_with_what_it_is(declared: Any, words: tuple[str, ...]) -> None:
@@ -213,6 +215,30 @@ def test_groups_of_another_strategy_take_their_targets_out() -> None:
     assert counts(listed(compressed(of_group(), channel))) == only_mlp
     of_mlp = of_group() | {"targets": ["re:.*mlp.*"]}
     assert counts(listed(compressed(of_mlp, of_group(strategy="channel")))) == only_mlp
+
+
+ATTENTION = {"qkv_proj": 4, "o_proj": 4}
+
+
+@pytest.mark.parametrize(
+    ("targets", "left"),
+    [
+        (["re:.*self_attn.(q|k|v|o)_proj$"], ATTENTION),  # none of them matches the fused name
+        ([f"model.layers.{i}.self_attn.{name}_proj" for i in (0, 1) for name in "qkv"], {"qkv_proj": 2}),
+        (["re:.*self_attn.qkv_proj$", "re:.*o_proj$"], ATTENTION),
+    ],
+)
+@pytest.mark.parametrize("at", [None, SGLANG, VLLM])
+def test_targets_name_the_parts_of_a_fused_layer_or_itself(
+    targets: list[str], left: dict[str, int], at: EngineVersion | None
+) -> None:
+    assert counts(listed(compressed(of_group() | {"targets": targets}), at)) == left
+
+
+@pytest.mark.parametrize("others", [{"targets": ["re:.*[qk]_proj$"]}, {"targets": ["re:.*self_attn.*"]}])
+def test_targets_that_leave_a_part_out_are_a_mix(others: dict[str, Any]) -> None:
+    shapes = listed(compressed(of_group() | others, ignore=["re:.*self_attn.k_proj", "re:.*mlp.*"]))
+    assert [refused.layer for refused in shapes.refused] == ["qkv_proj"]
 
 
 def test_wildcards_of_modelopt() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from blockscale.engines import engine
 from blockscale.errors import InputError
 from blockscale.problem import QuantFormat, QuantScheme
 from blockscale.shapes import PRESETS, Model, ModelShapes, Parallelism, layer_shapes
@@ -71,7 +72,7 @@ def test_a_width_that_does_not_divide_is_refused() -> None:
 def test_one_gpu_may_hold_a_ragged_last_part_but_no_ragged_gate() -> None:
     shapes = listed({**DENSE, "intermediate_size": 3100, "hidden_size": 1000}, 1)
     assert [each.layer for each in shapes.refused] == ["mlp.gate_up_proj"]
-    assert "3100/1 = 3100" in shapes.refused[0].reason
+    assert "gate: 3100 is no multiple" in shapes.refused[0].reason
     assert shapes.refused[0].tp_sizes_that_work == ()
     assert "none up to 64" in str(shapes.refused[0])
 
@@ -184,3 +185,26 @@ def test_dense_layers_among_experts_are_counted_as_engines_do() -> None:
 def test_a_number_of_layers_beyond_reason_is_refused_at_once() -> None:
     with pytest.raises(InputError, match="num_hidden_layers = 1000000000000000"):
         listed({**DENSE, "num_hidden_layers": 10**15}, 1)
+
+
+def test_of_stacked_projections_that_are_not_cut_only_the_last_may_end_raggedly() -> None:
+    shapes = listed(PRESETS["deepseek-v3"] | {"q_lora_rank": 960}, 1)
+    (refused,) = shapes.refused
+    assert str(refused) == (
+        "fused_qkv_a_proj: q_a: 960 is no multiple of block_n = 128. TP sizes that work: none up to 64."
+    )
+    ragged = Model("m", PRESETS["deepseek-v3"] | {"q_lora_rank": 960})
+    unfused = layer_shapes(ragged, Parallelism(1), engine("vllm", "0.9.0"))
+    assert ("q_a_proj", 960) in [(each.layer, each.N) for each in unfused.shapes]
+
+
+def test_sizes_that_work_divide_the_heads_of_keys_and_values_too() -> None:
+    config = {**DENSE, "num_attention_heads": 24, "num_key_value_heads": 4, "hidden_size": 3072}
+    shapes = listed(config, 5)
+    refused = {each.layer: each.tp_sizes_that_work for each in shapes.refused}
+    assert 3 not in refused["o_proj"]
+    for layer, sizes in refused.items():
+        for size in sizes:
+            at_size = listed(config, size)
+            assert layer in [each.layer for each in at_size.shapes]
+            assert not [each for each in at_size.refused if "engines refuse the model" in each.reason]

@@ -80,11 +80,12 @@ class Kept:
     mixed: str | None = None
 
 
-def keep_quantised(layer: Layer, in_blocks: Callable[[str], bool]) -> Kept:
+def keep_quantised(layer: Layer, named: Callable[[str], bool | None], *, unnamed: bool) -> Kept:
     """The layer with the count of those of its occurrences that are quantised in blocks.
 
-    A fused layer is unquantised where it is named itself or all its parts are. Engines refuse a mix: vLLM 0.33.0 and
-    SGLang 0.5.23 (is_layer_skipped) want one precision for all parts.
+    ``named`` says whether a module's name puts it in blocks, None where nothing names it: then ``unnamed`` holds. The
+    own name of a fused layer stands for all its parts that nothing names (vLLM 0.33.0 and SGLang 0.5.23,
+    find_matched_target). Engines refuse a mix: both (is_layer_skipped) want one precision for all parts.
     """
     if layer.site is None:
         return Kept(layer)
@@ -93,9 +94,11 @@ def keep_quantised(layer: Layer, in_blocks: Callable[[str], bool]) -> Kept:
     for index in layer.site.layers:
         for root in layer.site.roots:
             at = f"layers.{index}.{root}"
-            parts = {module: in_blocks(at + module) for module in layer.modules}
-            if len(parts) > 1 and (not in_blocks(at + own) or not any(parts.values())):
+            whole = named(at + own) if len(layer.modules) > 1 else None
+            if whole is False:
                 continue
+            by_name = {module: named(at + module) for module in layer.modules}
+            parts = {module: whole or unnamed if told is None else told for module, told in by_name.items()}
             if len(set(parts.values())) > 1:
                 other = [module for module, quantised in parts.items() if not quantised]
                 why = f"{at}{', '.join(other)} unquantised, but not the other parts of the fused {own}"

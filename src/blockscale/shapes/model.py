@@ -156,7 +156,7 @@ def layer_shapes(
     refused: list[RefusedLayer] = []
     notes = [*quantisation.notes, *family.notes]
     for layer in family.layers:
-        kept = keep_quantised(layer, quantisation.in_blocks)
+        kept = keep_quantised(layer, quantisation.named, unnamed=quantisation.unnamed)
         if kept.note:
             notes.append(kept.note)
         if kept.layer is None or (folded and layer.role is Role.SHARED_EXPERT):
@@ -166,7 +166,7 @@ def layer_shapes(
         if reason is None:
             shapes.append(_shape(kept.layer, gpus))
         else:
-            work = tp_sizes_that_work(layer, family.heads, quantisation.scheme, parallelism, engine)
+            work = tp_sizes_that_work(layer, family, quantisation.scheme, parallelism, engine)
             refused.append(RefusedLayer(layer.name, reason, () if kept.mixed else tuple(work)))
     notes += _notes(family, parallelism, quantisation.scheme, engine, folded)
     name = model.name or _architecture(model.config)

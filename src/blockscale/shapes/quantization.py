@@ -44,16 +44,19 @@ class Quantisation:
     blocks: tuple[Names, ...] = ()  # what groups with blocks take; none: everything else
     notes: tuple[str, ...] = ()
 
-    def in_blocks(self, path: str) -> bool:
-        """Whether the linear layer at ``path`` (from ``layers.`` on) is quantised in blocks."""
+    def named(self, path: str) -> bool | None:
+        """Whether the linear layer at ``path`` (from ``layers.`` on) is named as quantised in blocks, None if not
+        named."""
         if self.unquantised.match(path):
             return False
-        if not self.blocks:
+        if any(names.match(path) for names in self.blocks):
             return True
-        by_name = [names.match(path) for names in (*self.blocks, *self.otherwise)]
-        if any(by_name):
-            return any(by_name[: len(self.blocks)])
-        return any(names.all_linear for names in self.blocks)
+        return False if any(names.match(path) for names in self.otherwise) else None
+
+    @property
+    def unnamed(self) -> bool:
+        """Whether linear layers that nothing names are quantised in blocks."""
+        return not self.blocks or any(names.all_linear for names in self.blocks)
 
 
 def read_quantization(
@@ -124,8 +127,8 @@ def _with_groups(declared: Mapping[str, Any]) -> Quantisation | None:
     for group in _groups(declared):
         weights = group.get("weights")
         names = Names.of(_names(group, "targets") or ["Linear"], anywhere=False)
-        if isinstance(weights, Mapping) and weights.get("strategy") == "block" and weights.get("num_bits", 8) == 8:
-            form = QuantFormat.INT8 if weights.get("type") == "int" else QuantFormat.FP8
+        if isinstance(weights, Mapping) and _is_of_blocks(group, weights):
+            form = QuantFormat.INT8 if _word(weights, "type") == "int" else QuantFormat.FP8
             schemes[_scheme(form, weights.get("block_structure"))] = None
             blocks.append(names)
         else:
@@ -139,6 +142,18 @@ def _with_groups(declared: Mapping[str, Any]) -> Quantisation | None:
         )
     unquantised = Names.of(_names(declared, "ignore"), anywhere=False)
     return Quantisation(next(iter(schemes)), unquantised, tuple(otherwise), tuple(blocks))
+
+
+def _is_of_blocks(group: Mapping[str, Any], weights: Mapping[str, Any]) -> bool:
+    """Whether both operands of a group are quantised, the weights in blocks; with activations left as they are (null)
+    engines run another kernel (CompressedTensorsW8A16Fp8)."""
+    activations = group.get("input_activations", {})
+    return _word(weights, "strategy") == "block" and weights.get("num_bits", 8) == 8 and activations is not None
+
+
+def _word(fields: Mapping[str, Any], name: str) -> str:
+    """One of few words, which compressed-tensors takes in capitals too."""
+    return str(fields.get(name, "")).lower()
 
 
 def _groups(declared: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -171,9 +186,7 @@ def _what_it_is(config: Mapping[str, Any], declared: Mapping[str, Any] | None) -
         return f"not quantised ({dtype})" if dtype else "not quantised"
     method = str(declared.get("quant_method", "an unnamed method"))
     bits = declared.get("bits")
-    kinds = dict.fromkeys(
-        _kind(group["weights"]) for group in _groups(declared) if isinstance(group.get("weights"), Mapping)
-    )
+    kinds = dict.fromkeys(_kind(group) for group in _groups(declared) if isinstance(group.get("weights"), Mapping))
     details = [f"{bits} bits" if isinstance(bits, int) else "", str(declared.get("quant_algo") or ""), *kinds]
     if method == "fp8":
         details.append("one scale a tensor or row")
@@ -181,11 +194,11 @@ def _what_it_is(config: Mapping[str, Any], declared: Mapping[str, Any] | None) -
     return f"quantised with {method}{f' ({known})' if known else ''}, not in blocks"
 
 
-def _kind(weights: Mapping[str, Any]) -> str:
-    strategy = weights.get("strategy")
-    return f"{weights.get('num_bits', '?')}-bit {weights.get('type', 'weights')}" + (
-        f" a {strategy}" if strategy else ""
-    )
+def _kind(group: Mapping[str, Any]) -> str:
+    weights = group["weights"]
+    kind = f"{weights.get('num_bits', '?')}-bit {weights.get('type', 'weights')}"
+    kind += f" a {weights['strategy']}" if weights.get("strategy") else ""
+    return f"{kind}, weights only" if group.get("input_activations", {}) is None else kind
 
 
 _BLOCK_TEXT = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")

@@ -57,7 +57,8 @@ class Part:
         if share is None:
             return f"{self.name} = {self.size} does not divide over {gpus} GPUs"
         if share % block:
-            held = f"{self.size}/{gpus} = {share}" if self.units % gpus == 0 else f"one head of {share}"
+            cut = f"{self.size}/{gpus} = {share}" if gpus > 1 else str(share)
+            held = f"one head of {share}" if self.units % gpus else cut
             return f"{self.name}: {held} is no multiple of {block_name} = {block}"
         return None
 
@@ -98,10 +99,9 @@ class Layer:
         """Why engines refuse the layer where so many GPUs share it, None where they take it.
 
         Each stacked output must start on a block; one GPU may hold a ragged last one, since scales are counted by
-        rounding up. A layer that is not cut may end raggedly too (2112 rows in blocks of 128).
+        rounding up. So may a layer that is not cut (2112 rows in blocks of 128, of which the first 1536 are whole).
         """
-        if self.split is Split.REPLICATED:
-            return None
+        gpus = 1 if self.split is Split.REPLICATED else gpus
         if self.split is Split.K:
             return self.inputs.refusal(gpus, quant.block_k, "block_k") if gpus > 1 else None
         checked = self.outputs if gpus > 1 else self.outputs[:-1]
@@ -146,19 +146,25 @@ class Family:
     notes: tuple[str, ...] = ()
     experts: Experts | None = None
 
+    def heads_divide(self, gpus: int) -> bool:
+        """Whether the heads go round so many GPUs, query heads as well as those of keys and values."""
+        attention = (layer for layer in self.layers if layer.role is Role.ATTENTION)
+        parts = (part for layer in attention if layer.split is Split.N for part in layer.outputs)
+        return self.heads % gpus == 0 and all(part.unit_size == 1 or part.share(gpus) is not None for part in parts)
+
 
 _LARGEST_TP = 64
 
 
 def tp_sizes_that_work(
-    layer: Layer, heads: int, quant: QuantScheme, parallelism: Parallelism, engine: EngineVersion | None
+    layer: Layer, family: Family, quant: QuantScheme, parallelism: Parallelism, engine: EngineVersion | None
 ) -> Iterator[int]:
-    """TP sizes up to 64 that divide the heads and with which engines take the layer, all else being as it is."""
+    """TP sizes up to 64 that divide all heads and with which engines take the layer, all else being as it is."""
     for tp_size in range(1, _LARGEST_TP + 1):
         try:
             other = replace(parallelism, tp_size=tp_size)
         except InputError:  # the expert-parallel size does not go with it
             continue
-        whole_heads = heads % other.gpus_for(Role.ATTENTION, engine) == 0
-        if whole_heads and layer.refusal(other.gpus_for(layer.role, engine), quant) is None:
+        takes = layer.refusal(other.gpus_for(layer.role, engine), quant) is None
+        if takes and family.heads_divide(other.gpus_for(Role.ATTENTION, engine)):
             yield tp_size
