@@ -14,6 +14,7 @@ from blockscale.cli.main import main
 from blockscale.executor import gpus, local
 from blockscale.executor.synthetic import COMPILER, WORKER
 from blockscale.hardware import H200
+from blockscale.kernels.installed import KernelSource
 from blockscale.measure import child
 from blockscale.measure.compile_pool import PoolSettings
 from blockscale.measure.process import Limits
@@ -22,8 +23,8 @@ from blockscale.measure.protocol import GpuInfo
 Settings = local.LocalSettings
 
 
-def settings(gpu_indices: tuple[int, ...], pool: PoolSettings) -> Settings:
-    """As the command has them, but with synthetic processes and short limits."""
+def settings(gpu_indices: tuple[int, ...], pool: PoolSettings, kernels: KernelSource) -> Settings:
+    """As the command has them, but with synthetic processes, whatever kernels are asked for, and short limits."""
     limits = Limits(60.0, LIMIT_S, LIMIT_S, 0.0, starts=2)
     return Settings(gpu_indices, Path("cache"), limits, replace(pool, workers=1, function=COMPILER), WORKER)
 

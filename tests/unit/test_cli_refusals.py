@@ -127,7 +127,7 @@ def empty_folder(tmp_path, monkeypatch):
         (["shapes", "deepseek-v3", "--revision", "v1"], ["'v1'", "hub"]),
         (["shapes", "no-such-model", "deepseek-v3"], ["no-such-model", "hub id"]),
         (["shapes", "deepseek-v3", "--engine-version", "1"], ["--engine-version 1", "--engine"]),
-        (["polish"], ["polish", "tune, shapes, export, doctor"]),
+        (["polish"], ["polish", "choose from tune, shapes, "]),
         (["--verbose"], ["--verbose", "--help"]),
     ],
 )

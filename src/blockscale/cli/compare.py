@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from blockscale.cli.devices import open_devices
 from blockscale.cli.live import terminal_width
 from blockscale.cli.parsing import Parser, whole_number
 from blockscale.engines import Engine, engine, engine_names
+from blockscale.engines.kernels import KernelChoice, choose_kernels
 from blockscale.errors import InputError
 from blockscale.executor.base import Device
+from blockscale.problem import QuantFormat
 from blockscale.report.compare import closing_lines, compare_json, file_lines, file_table, losses, title
 from blockscale.report.table import render_table, wrap
 from blockscale.tuning.comparison.contest import Rival
@@ -72,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     request = CompareRequest(
         tuple(args.batch_sizes or STOCK_BATCH_SIZES), bool(args.batch_sizes), args.between, _rivals(args.baselines)
     )
-    with closing(_device(args.device, request)) as device:
+    with closing(_device(args.device, engines)) as device:
         found = find_files(args.files, engines, device.spec)
         replaced = Replaced({}, ())
         if args.against is not None:
@@ -113,8 +116,11 @@ def _rivals(text: str) -> tuple[Rival, ...]:
     return tuple(rival for rival in _CHOICE if rival in names)
 
 
-def _device(name: str, request: CompareRequest) -> Device:
-    """The device to compare on; of GPUs the first one, whose processes take libraries' GEMMs among the candidates."""
+def _device(name: str, engines: Sequence[Engine]) -> Device:
+    """The device to compare on; of GPUs the first one, whose processes take libraries' GEMMs among the candidates.
+
+    It launches the engines' own FP8 kernels where these are installed.
+    """
     if name != "cuda":
         (device,) = open_devices(name)
         return device
@@ -122,8 +128,9 @@ def _device(name: str, request: CompareRequest) -> Device:
     from blockscale.measure.compile_pool import PoolSettings
     from blockscale.measure.library_worker import COMPILER, WORKER
 
+    kernels, _ = choose_kernels(KernelChoice.AUTO, engines, QuantFormat.FP8)
     pool = PoolSettings(workers=compile_workers(1, 1), function=COMPILER)
-    return LocalDevice(LocalSettings(pool=pool, worker=WORKER))
+    return LocalDevice(LocalSettings(pool=pool, worker=WORKER, kernels=kernels))
 
 
 def _files(n: int) -> str:

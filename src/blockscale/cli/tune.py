@@ -23,8 +23,10 @@ from blockscale.cli.parsing import (
     whole_number,
 )
 from blockscale.engines import Engine, engine_names, require_writable
+from blockscale.engines.kernels import KernelChoice, choose_kernels
 from blockscale.errors import IncompleteRunError, InputError
 from blockscale.executor.base import Device
+from blockscale.kernels.installed import OWN, KernelSource
 from blockscale.problem import OutDtype, QuantFormat
 from blockscale.report.weights import DevicePlan
 from blockscale.tuning.events import Note, RunSummary
@@ -125,6 +127,12 @@ def _add_where(parser: Parser) -> None:
         "--executor", choices=["local", "ray"], default="local", help="where trials are measured (default local)"
     )
     group.add_argument("--ray-address", metavar="A", help="address of a Ray cluster, with --executor ray")
+    group.add_argument(
+        "--kernels",
+        choices=[*map(str, KernelChoice)],
+        default=KernelChoice.AUTO.value,
+        help="whose kernels are timed on a GPU: auto (default) takes the engine's where it is installed, else ours",
+    )
     add_store(group, "every trial is kept here, and a stopped run goes on from it")
 
 
@@ -162,11 +170,12 @@ def run(args: argparse.Namespace) -> int:
     """Tune as the arguments say, and give the exit code."""
     inputs = read_inputs(args)
     check_sizes(_request(args, inputs, inputs.engines).problems(), inputs.quant)
+    kernels, whose = _kernels(args, inputs)
     with ExitStack() as opened:
-        devices = open_devices(args.device, args.gpus, args.executor, args.ray_address)
+        devices = open_devices(args.device, args.gpus, args.executor, args.ray_address, kernels)
         for device in devices:
             opened.enter_context(closing(device))
-        summary = _tune(args, _checked(args, inputs, devices))
+        summary = _tune(args, _checked(args, inputs, devices, whose))
     if not summary.complete:
         raise IncompleteRunError(
             "some problems have no valid candidate, so their entries are missing; the table names them. The same "
@@ -175,8 +184,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _checked(args: argparse.Namespace, inputs: TuneInputs, devices: Sequence[Device]) -> _CheckedRun:
-    """Refuse all that can be refused without writing anything."""
+def _kernels(args: argparse.Namespace, inputs: TuneInputs) -> tuple[KernelSource, list[str]]:
+    """Whose kernels a GPU launches, and notes; a recorded device answers with what it was recorded with."""
+    choice = KernelChoice(args.kernels)
+    if args.device == "cuda":
+        return choose_kernels(choice, inputs.engines, inputs.quant.format)
+    if choice is KernelChoice.ENGINE:
+        raise InputError(
+            f"--kernels engine with --device {args.device}: recordings are of blockscale's own kernels; leave "
+            "--kernels out, or measure on a GPU."
+        )
+    return OWN, []
+
+
+def _checked(
+    args: argparse.Namespace, inputs: TuneInputs, devices: Sequence[Device], whose: Sequence[str]
+) -> _CheckedRun:
+    """Refuse all that can be refused without writing anything; ``whose`` are notes on the kernels."""
     from blockscale.store import locate
     from blockscale.tuning.groups import Group
     from blockscale.tuning.run import check_request
@@ -190,7 +214,7 @@ def _checked(args: argparse.Namespace, inputs: TuneInputs, devices: Sequence[Dev
     groups: list[Group] = []
     plans: list[DevicePlan] = []
     _, repeated = distinct_batch_sizes(inputs.batch_sizes)
-    texts = [Note(text) for text in (*inputs.notes, *repeated)]
+    texts = [Note(text) for text in (*inputs.notes, *repeated, *whose)]
     texts += [Note(text, warning=True) for text in inputs.warnings]
     for device in devices:
         usable, left_out = usable_engines(inputs.engines, inputs.quant, device.spec, explicit=bool(args.engine))
