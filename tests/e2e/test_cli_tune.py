@@ -243,3 +243,16 @@ def test_a_weight_that_only_one_engine_launches_has_a_file_of_that_engine_alone(
     again = events(blockscale(tmp_path, "tune", *asked))[-1]
     assert again["trials_measured"] == 0
     assert again["problems"] == told[-1]["problems"]
+
+
+def test_fitted_keys_stand_between_the_tuned_ones_and_cost_no_trial(tmp_path):
+    asked = ["--N", "7168", "--K", "2304", "--engine", "sglang", "--batch-sizes", "1", "16", "32", "64", "128", "256"]
+    plain = events(blockscale(tmp_path, "tune", *asked, "--device", "recorded:h200", "--json"))[-1]
+    (path,) = (tmp_path / file for file in plain["files"])
+    before = json.loads(path.read_text())
+    fitted = events(blockscale(tmp_path, "tune", *asked, "--device", "recorded:h200", "--json", "--keys", "fit"))[-1]
+    after = json.loads(path.read_text())
+    assert fitted["trials_measured"] == 0
+    assert before.items() <= after.items()
+    assert len(after) > len(before)
+    assert list(map(int, after)) == sorted(map(int, after))

@@ -153,6 +153,12 @@ def _add_how(parser: Parser) -> None:
     group.add_argument(
         "--overwrite", action="store_true", help="new entries win without comparison with what would run otherwise"
     )
+    group.add_argument(
+        "--keys",
+        choices=["asked", "fit"],
+        default="asked",
+        help="fit adds keys between the tuned ones, where the faster config changes (default asked)",
+    )
     group.add_argument("--yes", "-y", action="store_true", help="start without asking")
     group.add_argument("--json", action="store_true", help="one JSON object a line on stdout, the summary last")
 
@@ -250,6 +256,7 @@ def _request(args: argparse.Namespace, inputs: TuneInputs, engines: tuple[Engine
         time_budget_s=args.time_budget,
         seed=args.seed,
         overwrite=args.overwrite,
+        fit_keys=args.keys == "fit",
         not_launched=tuple(
             (e.name, weight) for weight in weights for e in engines if e.name not in inputs.launched_by(weight, engines)
         ),

@@ -26,6 +26,7 @@ class TuneRequest:
     ``batch_sizes`` are tokens, ascending and distinct; ``time_budget_s`` is device time for the whole run;
     ``trials`` bounds the screened candidates of a problem. ``folders`` gives each engine's output folder.
     ``not_launched`` names (engine, weight) pairs that are left out, since that engine launches no such GEMM.
+    ``fit_keys`` adds keys between the batch sizes: no trial more is made for them, so the run is the same without.
     """
 
     weights: tuple[WeightShape, ...]
@@ -41,6 +42,7 @@ class TuneRequest:
     seed: int = 0
     overwrite: bool = False
     not_launched: tuple[tuple[str, WeightShape], ...] = ()
+    fit_keys: bool = False
 
     def problem(self, weight: WeightShape, batch_size: int) -> Problem:
         """The problem of one weight at one batch size."""

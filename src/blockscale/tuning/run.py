@@ -24,6 +24,7 @@ from blockscale.tuning.baselines import baseline_of
 from blockscale.tuning.events import Note, Observer, RunStarted, RunSummary, TimeSpent
 from blockscale.tuning.files import FileWriter
 from blockscale.tuning.first_seen import FirstSeen
+from blockscale.tuning.fitted import KeyFitting
 from blockscale.tuning.ledger import Ledger
 from blockscale.tuning.one_problem import Decision, Job, ProblemTuner
 from blockscale.tuning.plan import in_order, sources
@@ -136,7 +137,8 @@ class _Run:
         self._began_s = time.perf_counter()
         self._ledger = Ledger(store, device)
         first_seen = FirstSeen(store, request.run_key(device.environment))
-        self._files = FileWriter(request, device, first_seen, observer)
+        fitting = KeyFitting(store, device.environment, device.spec, portfolio) if request.fit_keys else None
+        self._files = FileWriter(request, device, first_seen, observer, fitting)
         self.jobs = _jobs(request, engines, device, first_seen)
         self.renewed = tuple(first_seen.renewed)
         self._decisions: dict[tuple[str, Problem], Decision] = {}
