@@ -245,12 +245,27 @@ def test_routed_experts_mtp_layers_and_what_runs_otherwise_are_left_out_with_not
         "mtp.layers.0.self_attn.o_proj": (512, 512),
         "model.layers.1.self_attn.indexer.wk": (128, 512),
         "model.layers.1.self_attn.wo_a": (512, 512),
+        "lm_head": (32000, 512),
     }
     read = model(quantised(ATTENTION | left_out), num_hidden_layers=2)
     assert set(listing(read)) == {"self_attn.qkv_proj", "self_attn.o_proj"}
     assert family(read, FP8).experts is not None
-    for part in ("MTP", "wk is stored in blocks", "wo_a is stored in blocks"):
+    for part in ("MTP", "wk is stored in blocks", "wo_a is stored in blocks", "lm_head is stored in blocks"):
         assert sum(part in note for note in family(read, FP8).notes) == 1
+
+
+def test_experts_in_one_tensor_are_left_out_with_a_note() -> None:
+    packed = {"model.layers.0.mlp.experts.gate_up_proj": StoredTensor("F8_E4M3", (8, 1024, 512))}
+    read = model(quantised(ATTENTION) | packed)
+    assert set(listing(read)) == {"self_attn.qkv_proj", "self_attn.o_proj"}
+    assert sum("experts" in note for note in family(read, FP8).notes) == 1
+
+
+def test_a_vision_tower_with_more_weights_is_not_taken_for_the_language_model() -> None:
+    tower = {f"model.visual.blocks.{i}.attn.qkv": (1536, 512) for i in range(9)}
+    read = model(quantised(ATTENTION | tower), num_hidden_layers=2)
+    assert listing(read)["model.visual.blocks.attn.qkv"][3] == 9
+    assert not any("MTP" in note for note in family(read, FP8).notes)
 
 
 def test_an_unquantised_checkpoint_is_read_as_quantising_while_loading_has_it() -> None:

@@ -40,6 +40,9 @@ def listed(
     return layer_shapes(Model("m", config), spread, at, shared_experts_in_moe=folded)
 
 
+ON_4 = Parallelism(4)
+
+
 def sizes(shapes: ModelShapes) -> dict[str, tuple[int, int]]:
     return {each.layer: (each.N, each.K) for each in shapes.shapes}
 
@@ -256,3 +259,31 @@ def test_a_wrapper_that_nobody_knows_is_read_as_its_text_part_and_marked() -> No
     kimi = listed({"architectures": ["KimiK25ForConditionalGeneration"], "text_config": V3}, Parallelism(8))
     assert kimi.unverified is None
     assert kimi.shapes == wrapped.shapes
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "kind"),
+    [
+        ("Glm4vMoeForConditionalGeneration", "glm4v_moe_text"),
+        ("Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe_text"),
+        ("Qwen3VLForConditionalGeneration", "qwen3_vl_text"),
+    ],
+)
+def test_the_text_part_alone_is_read_as_within_its_wrapper(wrapper: str, kind: str) -> None:
+    text = {
+        "model_type": kind,
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "moe_intermediate_size": 1536,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+    }
+    quant = {"quantization_config": V3["quantization_config"]}
+    whole = listed({"architectures": [wrapper], "text_config": text, "vision_config": {"hidden_size": 1}} | quant, ON_4)
+    assert whole.unverified is None
+    assert sizes(whole)["qkv_proj"] == (2560, 4096)
+    assert listed(text | quant, ON_4) == whole

@@ -180,6 +180,9 @@ def test_dense_layers_among_experts_are_counted_as_engines_do() -> None:
         counts = {s.layer: s.count for s in listed({**moe, "mlp_only_layers": named}, 1).shapes}
         expected = sum(layer in named or (layer + 1) % 3 != 0 for layer in range(10))
         assert counts["mlp.down_proj"] == expected
+    without = listed({**moe, "num_experts": 0}, 1)
+    assert {each.layer: each.count for each in without.shapes}["mlp.down_proj"] == 10
+    assert not without.notes
 
 
 def test_a_number_of_layers_beyond_reason_is_refused_at_once() -> None:

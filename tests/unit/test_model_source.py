@@ -46,6 +46,22 @@ def test_what_is_neither_path_nor_hub_id(model: str, tmp_path: Path, monkeypatch
         load_model(model)
 
 
+def test_an_empty_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    monkeypatch.chdir(tmp_path)
+    assert load_model(".").config == CONFIG
+    with pytest.raises(InputError, match="name of the model is empty"):
+        load_model("")
+
+
+def test_a_file_that_is_too_long_for_a_config_is_not_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    with path.open("wb") as file:
+        file.truncate(10**12)  # takes no room
+    with pytest.raises(InputError, match="no config: give a folder"):
+        load_model(str(path))
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "", "[" * 100_000, "\udcff"])
 def test_what_is_no_json_object(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.json"

@@ -189,6 +189,26 @@ def test_a_model_without_block_quantisation_is_said_to_be_so_and_listed_as_if_it
     assert said in capsys.readouterr().err
 
 
+def test_what_cannot_be_listed_of_several_models_is_named(tmp_path, capsys):
+    (tmp_path / "new.json").write_text('{"architectures": ["NewForCausalLM"]}')
+    code, _, err = listed(capsys, "deepseek-v3", str(tmp_path / "new.json"))
+    assert code == 2
+    assert err.startswith("blockscale: error: new: the model is not quantised")
+
+
+def test_two_models_of_one_name_are_told_apart(tmp_path, capsys):
+    paths = [tmp_path / folder / "fp8" for folder in ("small", "large")]
+    for path, layers in zip(paths, (4, 8), strict=True):
+        path.mkdir(parents=True)
+        (path / "config.json").write_text(json.dumps(PRESETS["deepseek-v3"] | {"num_hidden_layers": layers}))
+    _, out, _ = listed(capsys, *map(str, paths), "--json")
+    rows = json.loads(out)["shapes"]
+    assert {(r["model"], r["count"]) for r in rows if r["layer"] == "o_proj"} == {
+        (str(paths[0]), 4),
+        (str(paths[1]), 8),
+    }
+
+
 def test_models_of_one_family_share_shapes(published_data, capsys):
     models = [str(published_data / "models" / f"deepseek-ai--DeepSeek-V3{minor}.json") for minor in ("", ".2")]
     code, out, _ = listed(capsys, *models, "--tp-size", "8", "--json")

@@ -39,6 +39,21 @@ def test_the_index_says_which_files_count(tmp_path: Path) -> None:
     assert set(read_folder(tmp_path)) == {"a", "b", "c"}
 
 
+def test_without_an_index_a_second_copy_of_the_weights_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "consolidated.safetensors").write_bytes(stored({"d": SCALE}))
+    assert set(read_folder(tmp_path)) == {"d"}
+    (tmp_path / "model.safetensors").write_bytes(stored({"a": WEIGHT}))
+    assert set(read_folder(tmp_path)) == {"a"}
+
+
+def test_without_an_index_the_names_of_shards_say_how_many_there_are(tmp_path: Path) -> None:
+    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(stored({"a": WEIGHT}))
+    with pytest.raises(NoTensorsError, match=r"model-00002-of-00002\.safetensors is not there"):
+        read_folder(tmp_path)
+    (tmp_path / "model-00002-of-00002.safetensors").write_bytes(stored({"b": SCALE}))
+    assert set(read_folder(tmp_path)) == {"a", "b"}
+
+
 def test_a_folder_without_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").touch()
     with pytest.raises(NoTensorsError, match=r"neither .*index\.json nor a \.safetensors"):

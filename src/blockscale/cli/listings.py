@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blockscale.cli.parsing import DEFAULT_TP_SIZE
@@ -49,16 +50,22 @@ def read_listings(
         )
     sizes = list(dict.fromkeys(args.tp_size or [DEFAULT_TP_SIZE]))
     return tuple(
-        _listing(args, name, model, Parallelism(tp_size, args.ep_size, args.dp_attention), engine)
-        for name in dict.fromkeys(models)
-        for model in [load_model(name, revision=args.revision, token=args.token)]
+        _listing(args, given, model, Parallelism(tp_size, args.ep_size, args.dp_attention), engine)
+        for given, model in _load(args, models).items()
         for tp_size in sizes
         for engine in engines
     )
 
 
+def _load(args: argparse.Namespace, models: Sequence[str]) -> dict[str, Model]:
+    """The models by what the arguments call them, which is also their name where two would have the same."""
+    loaded = {given: load_model(given, revision=args.revision, token=args.token) for given in dict.fromkeys(models)}
+    alike = Counter(model.name for model in loaded.values())
+    return {given: replace(model, name=given) if alike[model.name] > 1 else model for given, model in loaded.items()}
+
+
 def _listing(
-    args: argparse.Namespace, name: str, model: Model, parallelism: Parallelism, engine: Engine | None
+    args: argparse.Namespace, given: str, model: Model, parallelism: Parallelism, engine: Engine | None
 ) -> Listing:
     folded = args.shared_experts_fusion and (engine is None or engine.name == _FOLDING_ENGINE)
 
@@ -66,13 +73,14 @@ def _listing(
         return layer_shapes(model, parallelism, engine, assume_block_quantised=assumed, shared_experts_in_moe=folded)
 
     try:
-        return Listing(name, listed(assumed=args.quantization is not None), engine)
+        return Listing(given, listed(assumed=args.quantization is not None), engine)
     except InputError as refusal:
+        named = InputError(f"{model.name}: {refusal}")
         try:
             shapes = listed(assumed=True)
         except InputError:
-            raise refusal from None
-        return Listing(name, shapes, engine, InputError(f"{model.name}: {refusal}"))
+            raise named from None
+        return Listing(given, shapes, engine, named)
 
 
 def require_one_source(

@@ -36,11 +36,11 @@ _FLOATS = ("BF16", "F16", "F32")
 
 _IN_NUMBERED_LAYER = re.compile(r"(?P<stack>.*?)\.(?P<index>[0-9]{1,9})\.(?P<rest>.*)")
 _ROUTED_EXPERT = re.compile(r"\.experts\.[0-9]+\.")
+_ANY_EXPERTS = re.compile(r"\.experts\.")  # stored one by one, or all in one tensor of three dimensions
 _MTP = re.compile(r"(^|\.)(mtp|nextn)[^.]*(\.|$)")
-# Never quantised while loading: routers, and what stands beside the language model.
-_NOT_A_LINEAR = re.compile(
-    r"(^|\.)(visual|vision|audio)|(^|\.)(gate|router|shared_expert_gate|weights_proj)$|norm|embed"
-)
+_BESIDE = re.compile(r"(^|\.)(visual|vision|audio)")  # what stands beside the language model
+# Never quantised while loading, besides: routers.
+_NOT_A_LINEAR = re.compile(r"(^|\.)(gate|router|shared_expert_gate|weights_proj)$|norm|embed")
 
 _EXPERTS_NOTE = "Routed experts run in the MoE kernel, which has files of its own."
 _MTP_NOTE = "Layers that predict further tokens (MTP) are left out: they run in speculative decoding alone."
@@ -135,7 +135,7 @@ def _quantised(model: Model, tensors: Mapping[str, StoredTensor], quant: QuantSc
     if otherwise:
         more = f" and {len(otherwise) - 1} more" if len(otherwise) > 1 else ""
         reading.notes[f"Quantised otherwise than in blocks, and left out: {otherwise[0]}{more}."] = None
-    if reading.experts is None and any(_ROUTED_EXPERT.search(name) for name in tensors):
+    if reading.experts is None and any(_ANY_EXPERTS.search(name) for name in tensors):
         reading.notes[_EXPERTS_NOTE] = None
     if not scaled and not _declares_quantisation(model.config):
         reading.sizes = dict(_linear_layers(tensors))
@@ -165,7 +165,8 @@ def _linear_layers(tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[str, S
     """What engines would quantise while loading: the matrices in numbered layers that are no router."""
     for module in _modules(tensors):
         in_layer = _IN_NUMBERED_LAYER.fullmatch(module)
-        if in_layer and not _ROUTED_EXPERT.search(f"{module}.") and not _NOT_A_LINEAR.search(module):
+        kept = _ROUTED_EXPERT.search(f"{module}.") or _BESIDE.search(module) or _NOT_A_LINEAR.search(module)
+        if in_layer and not kept:
             n, k = tensors[f"{module}.weight"].shape
             yield module, (n, k)
 
@@ -192,10 +193,11 @@ def _leave_out(reading: _Reading, fields: Fields) -> None:
 
 
 def _main_stack(modules: Iterable[str]) -> str | None:
-    """The prefix of the numbered layers that have the most weights: those of the language model."""
+    """The prefix of the numbered layers that have the most weights: those of the language model, None where there are
+    none but of what stands beside it."""
     sizes: dict[str, int] = {}
     for module in modules:
-        if in_layer := _IN_NUMBERED_LAYER.fullmatch(module):
+        if (in_layer := _IN_NUMBERED_LAYER.fullmatch(module)) and not _BESIDE.search(module):
             sizes[in_layer["stack"]] = sizes.get(in_layer["stack"], 0) + 1
     return max(sizes, key=lambda stack: sizes[stack], default=None)
 

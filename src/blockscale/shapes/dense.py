@@ -15,7 +15,7 @@ ARCHITECTURES = (
     "Qwen3ForCausalLM",
     "Qwen3VLForConditionalGeneration",
 )
-MODEL_TYPES = ("llama", "mistral", "mistral3", "qwen2", "qwen3", "qwen3_vl")
+MODEL_TYPES = ("llama", "mistral", "mistral3", "qwen2", "qwen3", "qwen3_vl", "qwen3_vl_text")
 SOURCES = {
     "vLLM 0.33.0": "model_executor/models/llama.py, qwen2.py, qwen3.py, qwen3_vl.py, mistral.py, mistral3.py",
     "SGLang 0.5.23": "models/llama.py, qwen2.py, qwen3.py, qwen3_vl.py, mistral.py",

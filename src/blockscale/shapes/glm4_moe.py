@@ -1,4 +1,5 @@
-"""GLM-4.5 to 4.7 and Ernie 4.5: grouped-query attention, dense layers beside sparse ones, shared experts."""
+"""GLM-4.5 to 4.7, with and without vision, and Ernie 4.5: grouped-query attention, dense and sparse layers, shared
+experts."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from blockscale.shapes.fields import Fields
 from blockscale.shapes.parallelism import EngineVersion, Role
 from blockscale.shapes.rules import Experts, Family, Site
 
-ARCHITECTURES = ("Glm4MoeForCausalLM", "Ernie4_5_MoeForCausalLM")
-MODEL_TYPES = ("glm4_moe", "ernie4_5_moe")
+ARCHITECTURES = ("Glm4MoeForCausalLM", "Glm4vMoeForConditionalGeneration", "Ernie4_5_MoeForCausalLM")
+MODEL_TYPES = ("glm4_moe", "glm4v_moe", "glm4v_moe_text", "ernie4_5_moe")
 SOURCES = {
-    "vLLM 0.33.0": "model_executor/models/glm4_moe.py, ernie45_moe.py",
-    "SGLang 0.5.23": "models/glm4_moe.py, ernie4.py",
+    "vLLM 0.33.0": "model_executor/models/glm4_moe.py, glm4_1v.py, ernie45_moe.py",
+    "SGLang 0.5.23": "models/glm4_moe.py, glm4v_moe.py, ernie4.py",
 }
 
 

@@ -35,10 +35,12 @@ class HubRepository:
             InputError: the client is not installed, the hub refuses, or it cannot be reached and nothing is cached.
         """
         client = _client()
+        where = {"repo_id": self.id, "filename": "config.json", "revision": self.revision}
         try:
-            path = client.hf_hub_download(
-                repo_id=self.id, filename="config.json", revision=self.revision, token=self.token
-            )
+            if not isinstance(client.try_to_load_from_cache(**where), str):
+                # Asked once: without a cached file the download goes on asking a hub that is away for half a minute.
+                client.get_hf_file_metadata(client.hf_hub_url(**where), token=self.token)
+            path = client.hf_hub_download(**where, token=self.token)
         except Exception as error:  # the client raises many kinds, those of its HTTP library among them
             raise InputError(self._refusal(error, "config.json")) from error
         return Path(path)
@@ -94,11 +96,12 @@ def _client() -> Any:
     try:
         import huggingface_hub
         from huggingface_hub.utils import disable_progress_bars
+        from huggingface_hub.utils import logging as its_logging
     except ImportError as error:
         raise InputError(
             'reading a model from the hub needs an extra: pip install "blockscale[hub]", or give a local config.json.'
         ) from error
-    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # it logs each retry; one message follows here
+    its_logging.set_verbosity(logging.CRITICAL)  # it logs each retry; one message follows here
     with warnings.catch_warnings(action="ignore"):  # it says so where the environment asks for its progress bars
         disable_progress_bars()
     return huggingface_hub

@@ -76,6 +76,7 @@ _RUN_OTHERWISE = {
     (_INDEXER, "wk"): "engines run it in BF16",
     (None, "wo_a"): "it is run as a grouped batched matmul",
     (None, "eh_proj"): "engines run it in BF16",
+    (None, "lm_head"): "engines run the output head otherwise",
 }
 
 

@@ -44,7 +44,7 @@ def family(fields: Fields, engine: EngineVersion | None) -> Family:
     # vLLM's rule for stacked outputs lets those of Qwen3.5 pass; all else refuses a model with them in blocks.
     small = not packed and (engine is None or engine.name == "vllm")
     why = "Qwen3-Next keeps it unquantised." if packed else "SGLang refuses a model with such parts in blocks."
-    experts = fields.has("num_experts")
+    experts = fields.count("num_experts", 0) > 0
     dense = dense_layers(fields) if experts else tuple(layers)
     shared = fields.count("shared_expert_intermediate_size", 0) if experts else 0
     sparse = tuple(i for i in layers if i not in set(dense)) if shared else ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -21,6 +22,8 @@ INDEX = "model.safetensors.index.json"
 _LARGEST_HEADER_BYTES = 100_000_000
 _LARGEST_INDEX_BYTES = 100_000_000
 _LENGTH_BYTES = 8
+_NUMBERED = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5,6})-of-(?P<of>[0-9]{5,6})\.safetensors")
+_MOST_SHARDS = 10_000
 
 _WAY_OUT = "fetch the checkpoint again, or give sizes with --N and --K"
 
@@ -45,16 +48,19 @@ class StoredTensor:
 
 
 def read_folder(folder: Path) -> dict[str, StoredTensor]:
-    """All tensors of the checkpoint in a folder: the shards that its index names, else every ``*.safetensors``.
+    """All tensors of the checkpoint in a folder: the shards that its index names, else ``model.safetensors`` alone, for
+    others may hold the same weights under other names, else every ``*.safetensors``.
 
     Raises:
         NoTensorsError: there is no safetensors file, or a shard is missing.
         InputError: an index or a header is not what the format says.
     """
     if kind_at(folder / INDEX, _WAY_OUT) is None:
-        shards = tuple(sorted(folder.glob("*.safetensors")))
+        shards = tuple(folder.glob("model.safetensors")) or tuple(sorted(folder.glob("*.safetensors")))
         if not shards:
             raise NoTensorsError(f"{folder} has neither {INDEX} nor a .safetensors file: {_WAY_OUT}.")
+        if absent := _absent(shards):
+            raise NoTensorsError(f"{folder} has shards and no {INDEX}, and {absent} is not there: {_WAY_OUT}.")
     else:
         names = _shards_of(folder / INDEX)
         missing = [name for name in names if kind_at(folder / name, _WAY_OUT) is not PathKind.FILE]
@@ -119,6 +125,17 @@ def _sizes(value: Any) -> TypeGuard[list[int]]:
     return (
         isinstance(value, list) and len(value) <= 16 and all(type(each) is int and 0 <= each < 2**63 for each in value)
     )
+
+
+def _absent(shards: tuple[Path, ...]) -> str | None:
+    """The first shard that names like ``model-00001-of-00004.safetensors`` promise and that is not among them."""
+    there = {shard.name for shard in shards}
+    for name in sorted(there):
+        if numbered := _NUMBERED.fullmatch(name):
+            digits, last = len(numbered["number"]), min(int(numbered["of"]), _MOST_SHARDS)
+            named = (f"{numbered['stem']}-{i:0{digits}}-of-{numbered['of']}.safetensors" for i in range(1, last + 1))
+            return next((each for each in named if each not in there), None)
+    return None
 
 
 def _shards_of(index: Path) -> tuple[str, ...]:

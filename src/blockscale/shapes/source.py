@@ -29,6 +29,7 @@ _HUB_URL = re.compile(
     re.IGNORECASE,
 )
 _PRINTABLE = re.compile(r"[!-~]+")
+_LARGEST_CONFIG_BYTES = 10_000_000  # the longest, with long lists of modules, have some hundred thousand
 _WAY_OUT = "give a folder with config.json, a .json file, a hub id like org/name, or the preset deepseek-v3"
 
 
@@ -97,6 +98,8 @@ def _is_local(model: str) -> bool:
     Raises:
         InputError: nothing is there, and it cannot be a hub id either.
     """
+    if not model:  # an empty variable of a script: as a path it would be the current folder
+        raise InputError(f"the name of the model is empty: {_WAY_OUT}.")
     if model in PRESETS or kind_at(at_home(Path(model), _WAY_OUT), _WAY_OUT) is not None:
         return True
     if _HUB_URL.fullmatch(model):
@@ -135,9 +138,14 @@ def _read(path: Path) -> dict[str, Any]:
     if kind_at(path, _WAY_OUT) is not PathKind.FILE:
         raise InputError(f"{path} is no file: {_WAY_OUT}.")
     try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_CONFIG_BYTES + 1)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({reason_of(error)}): give a readable file.") from error
+    if len(text) > _LARGEST_CONFIG_BYTES:
+        raise InputError(f"{path} is longer than {_LARGEST_CONFIG_BYTES:,} bytes, so it is no config: {_WAY_OUT}.")
+    try:
+        value = json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON ({error}): {_WAY_OUT}.") from error
     if not isinstance(value, dict):
