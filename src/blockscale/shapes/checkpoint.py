@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from blockscale.errors import InputError
 from blockscale.problem import QuantFormat, QuantScheme, ceil_div
-from blockscale.shapes.fields import WAY_OUT, Fields
+from blockscale.shapes.fields import WAY_OUT, Fields, own_name
 from blockscale.shapes.projections import (
     FUSIONS,
     Heads,
@@ -24,6 +23,7 @@ from blockscale.shapes.projections import (
     single,
     split_of,
 )
+from blockscale.shapes.quantization import declared_quantization
 from blockscale.shapes.rules import Experts, Family, Layer
 from blockscale.shapes.safetensors import NoTensorsError, StoredTensor
 from blockscale.shapes.source import Model, with_tensors
@@ -66,7 +66,7 @@ def family(model: Model, quant: QuantScheme) -> Family:
         InputError: there is no whole checkpoint to read, it stores no weight in such blocks, or its scales are of
             other blocks than the config declares.
     """
-    architecture = _architecture(model.config)
+    architecture = own_name(model.config)
     try:
         tensors = with_tensors(model).tensors or {}
     except NoTensorsError as error:
@@ -84,16 +84,6 @@ def family(model: Model, quant: QuantScheme) -> Family:
     heads = _heads(fields)
     layers = tuple(_layers(reading, heads))
     return Family(layers, heads.query or 0, tuple(reading.notes), reading.experts)
-
-
-def _architecture(config: Mapping[str, Any]) -> str:
-    named = config.get("architectures")
-    return ", ".join(map(str, named)) if isinstance(named, list) and named else str(config.get("model_type", "unnamed"))
-
-
-def _declares_quantisation(config: Mapping[str, Any]) -> bool:
-    """Whether the config speaks of quantisation, at its top or where its text part is nested."""
-    return config.get("quantization_config") is not None or Fields(config).has("quantization_config")
 
 
 def _heads(fields: Fields) -> Heads:
@@ -137,7 +127,7 @@ def _quantised(model: Model, tensors: Mapping[str, StoredTensor], quant: QuantSc
         reading.notes[f"Quantised otherwise than in blocks, and left out: {otherwise[0]}{more}."] = None
     if reading.experts is None and any(_ANY_EXPERTS.search(name) for name in tensors):
         reading.notes[_EXPERTS_NOTE] = None
-    if not scaled and not _declares_quantisation(model.config):
+    if not scaled and declared_quantization(model.config) is None:
         reading.sizes = dict(_linear_layers(tensors))
     return reading
 

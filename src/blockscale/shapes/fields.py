@@ -12,12 +12,35 @@ WAY_OUT = "Give the weight's sizes with --N and --K instead."
 _MOST_LAYERS = 10_000  # far beyond any model; each one is looked at
 
 
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What multimodal configs nest under ``text_config``, None where a config has nothing nested."""
+    nested = config.get("text_config")
+    return nested if isinstance(nested, Mapping) else None
+
+
+def architectures(config: Mapping[str, Any]) -> list[str]:
+    """The names under ``architectures``, none where the field is absent, null or empty.
+
+    Raises:
+        InputError: it is no list of names.
+    """
+    names = config.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"config field architectures = {names!r} is no list of names. {WAY_OUT}")
+    return names
+
+
+def own_name(config: Mapping[str, Any]) -> str:
+    """What the config calls its architecture."""
+    return ", ".join(architectures(config)) or str(config.get("model_type") or "unnamed")
+
+
 class Fields:
-    """The sizes of a model's text part; multimodal configs nest it under ``text_config``."""
+    """The sizes of a model's text part."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        nested = config.get("text_config")
-        self._values: Mapping[str, Any] = nested if isinstance(nested, Mapping) else config
+        nested = text_part(config)
+        self._values = config if nested is None else nested
 
     def has(self, name: str) -> bool:
         """Whether the field is there and not null."""

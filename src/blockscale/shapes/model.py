@@ -21,7 +21,7 @@ from blockscale.shapes import (
     sliding,
 )
 from blockscale.shapes.exclusions import keep_quantised
-from blockscale.shapes.fields import WAY_OUT, Fields
+from blockscale.shapes.fields import Fields, architectures, own_name, text_part
 from blockscale.shapes.parallelism import EngineVersion, Parallelism, Role
 from blockscale.shapes.quantization import Quantisation, read_quantization
 from blockscale.shapes.rules import Family, Layer, tp_sizes_that_work
@@ -169,7 +169,7 @@ def layer_shapes(
             work = tp_sizes_that_work(layer, family, quantisation.scheme, parallelism, engine)
             refused.append(RefusedLayer(layer.name, reason, () if kept.mixed else tuple(work)))
     notes += _notes(family, parallelism, quantisation.scheme, engine, folded)
-    name = model.name or _architecture(model.config)
+    name = model.name or own_name(model.config)
     return ModelShapes(name, parallelism, quantisation.scheme, tuple(shapes), tuple(refused), tuple(notes), unverified)
 
 
@@ -202,7 +202,7 @@ def _family(model: Model, quantisation: Quantisation, engine: EngineVersion | No
     if module is not None:
         return module.family(Fields(model.config), engine), unverified
     return checkpoint.family(model, quantisation.scheme), (
-        f"architecture {_architecture(model.config)} has no rules here: its layers are read from names, shapes "
+        f"architecture {own_name(model.config)} has no rules here: its layers are read from names, shapes "
         "and scales of its checkpoint."
     )
 
@@ -212,32 +212,20 @@ def _module_for(config: Mapping[str, Any]) -> tuple[FamilyModule | None, str | N
 
     ``architectures`` decides before ``model_type``; those of a nested ``text_config`` where the wrapper is not known.
     """
-    for name in _names(config):
+    for name in architectures(config):
         for module in FAMILIES:
             if name in module.ARCHITECTURES:
                 return module, _UNCHECKED.get(name)
-    if not _names(config):
+    if not architectures(config):
         for module in FAMILIES:
             if config.get("model_type") in module.MODEL_TYPES:
                 return module, None
-    nested = config.get("text_config")
-    if isinstance(nested, Mapping):
+    nested = text_part(config)
+    if nested is not None:
         module_of_text, _ = _module_for({key: value for key, value in nested.items() if key != "text_config"})
         if module_of_text is not None:
             return (
                 module_of_text,
-                f"architecture {_architecture(config)} is not known; its text part is read as {_architecture(nested)}.",
+                f"architecture {own_name(config)} is not known; its text part is read as {own_name(nested)}.",
             )
     return None, None
-
-
-def _names(config: Mapping[str, Any]) -> list[str]:
-    architectures = config.get("architectures") or []
-    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
-        raise InputError(f"config field architectures = {architectures!r} is no list of names. {WAY_OUT}")
-    return architectures
-
-
-def _architecture(config: Mapping[str, Any]) -> str:
-    """What the config calls itself."""
-    return ", ".join(_names(config)) or str(config.get("model_type") or "without a name")

@@ -15,7 +15,7 @@ from typing import Any
 from blockscale.errors import InputError
 from blockscale.problem import QuantFormat, QuantScheme
 from blockscale.shapes.exclusions import NOTHING, Names
-from blockscale.shapes.fields import WAY_OUT
+from blockscale.shapes.fields import WAY_OUT, text_part
 
 ASSUME = "--quantization fp8-block"
 ASSUMED = f"FP8 in blocks of 128×128 is assumed ({ASSUME}), as vLLM's --quantization fp8_per_block gives while loading."
@@ -70,7 +70,7 @@ def read_quantization(
     Raises:
         InputError: the model is not quantised in blocks, or the declaration is malformed.
     """
-    declared = _declared(config)
+    declared = declared_quantization(config)
     quantisation = None if declared is None else _read(declared, engine)
     if quantisation is not None:
         return quantisation
@@ -79,9 +79,13 @@ def read_quantization(
     raise InputError(f"the model is {_what_it_is(config, declared)}, so no block-scaled GEMM runs. {_ONLY_BLOCKS}")
 
 
-def _declared(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    nested = config.get("text_config")
-    for place in (config, nested if isinstance(nested, Mapping) else {}):
+def declared_quantization(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What a config says of quantisation, at its top or where its text part is nested; None where it says nothing.
+
+    Raises:
+        InputError: it is no object.
+    """
+    for place in (config, text_part(config) or {}):
         for name in ("quantization_config", "compression_config"):
             declared = place.get(name)
             if declared is None or declared == {}:
@@ -179,8 +183,7 @@ def _from_wildcard(name: str) -> str:
 def _what_it_is(config: Mapping[str, Any], declared: Mapping[str, Any] | None) -> str:
     """The model's number format in words."""
     if declared is None:
-        nested = config.get("text_config")
-        places = (config, nested) if isinstance(nested, Mapping) else (config,)
+        places = (config, text_part(config) or {})
         dtypes = (place.get(name) for place in places for name in ("dtype", "torch_dtype"))
         dtype = next((each for each in dtypes if isinstance(each, str)), None)
         return f"not quantised ({dtype})" if dtype else "not quantised"
