@@ -1,0 +1,1 @@
+"""Tuned files put into an installed engine's own config folder, and taken out again."""
