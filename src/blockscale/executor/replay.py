@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -11,7 +11,17 @@ from blockscale.executor.base import APPROXIMATE, DeviceClock, Done, Work
 from blockscale.executor.cost import measuring_s
 from blockscale.executor.virtual import VirtualGpus
 from blockscale.hardware import DeviceSpec
-from blockscale.problem import Candidate, Environment, Kernel, Phase, Problem, TileConfig, Trial, TrialStatus
+from blockscale.problem import (
+    Candidate,
+    Environment,
+    Kernel,
+    Phase,
+    Problem,
+    TileConfig,
+    Trial,
+    TrialStatus,
+    WeightShape,
+)
 from blockscale.recording import Recording
 from blockscale.space import canonical
 
@@ -82,7 +92,7 @@ class ReplayDevice:
         """
         missing = [problem for problem in problems if not self._recording.kernels(problem)]
         if missing:
-            raise InputError(self._refusal(missing))
+            raise InputError(self._refusal(missing, {problem.shape.weight for problem in problems}))
         for problem in problems:
             for kernel in self._recording.kernels(problem):
                 self._of(problem, kernel)
@@ -198,14 +208,16 @@ class ReplayDevice:
             self._said.add(text)
             self._unsaid.append(text)
 
-    def _refusal(self, missing: Sequence[Problem]) -> str:
+    def _refusal(self, missing: Sequence[Problem], weights: Collection[WeightShape]) -> str:
+        """What is not recorded, and what could be asked instead: what there is of the weights asked for, else all."""
         first = missing[0]
         asked = f"{first} {_scheme(first)}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
         verb = "are" if len(missing) > 1 else "is"
-        held = "; ".join(_sizes(self._recording.problems))
-        return (
-            f"{asked} {verb} not recorded: a recorded device answers only for what it holds. "
-            f"Ask for one of these: {held}."
+        akin = [problem for problem in self._recording.problems if problem.shape.weight in weights]
+        held = "; ".join(_sizes(akin or self._recording.problems))
+        instead = "Of the weights asked for it holds" if akin else "Ask for one of these:"
+        return f"{asked} {verb} not recorded: a recorded device answers only for what it holds. {instead} {held}." + (
+            " Ask for that with --N, --K and --batch-sizes." if akin else ""
         )
 
 
