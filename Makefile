@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: tune test stress lint bench clean
+.PHONY: tune test test-engines stress lint bench clean
 
 # The main job: on the GPUs if there are any, else on the recorded H200 that ships with the package.
 tune: .venv/base
@@ -19,6 +19,13 @@ tune: .venv/base
 # The whole fast test set.
 test: .venv/dev
 	$(BIN)/python -m pytest -m 'not slow and not gpu and not multi_gpu' -n $(JOBS)
+
+# What the engines' published code does with our files and theirs; downloads 1.2 GB of wheels once.
+ENGINES ?= $(HOME)/.cache/blockscale/engines
+test-engines: .venv/dev
+	$(BIN)/python tests/published_engines/fetch.py $(ENGINES)
+	BLOCKSCALE_ENGINE_PACKAGES=$(ENGINES) $(BIN)/python -m pytest -n $(JOBS) \
+		tests/published_engines tests/kernels/engine_kernels/test_published_packages.py
 
 # The long ones, many times: runs killed 100 times, 50 rounds of concurrent writers, properties on 2,000 examples each.
 stress: .venv/dev
