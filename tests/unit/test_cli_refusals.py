@@ -127,6 +127,8 @@ def empty_folder(tmp_path, monkeypatch):
         (["shapes", "deepseek-v3", "--revision", "v1"], ["'v1'", "hub"]),
         (["shapes", "no-such-model", "deepseek-v3"], ["no-such-model", "hub id"]),
         (["shapes", "deepseek-v3", "--engine-version", "1"], ["--engine-version 1", "--engine"]),
+        (["install"], ["configs", "no such file"]),
+        (["install", "--undo", "a.json"], ["a.json", "--undo"]),
         (["polish"], ["polish", "choose from tune, shapes, "]),
         (["--verbose"], ["--verbose", "--help"]),
     ],

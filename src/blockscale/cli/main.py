@@ -34,6 +34,7 @@ COMMANDS = {
     "shapes": Command("list the weight shapes of a model at a tensor-parallel size", "blockscale.cli.shapes"),
     "check": Command("find what engines never read, cannot load or run wrongly", "blockscale.cli.check"),
     "compare": Command("measure config files beside what they replace", "blockscale.cli.compare"),
+    "install": Command("put tuned files into an installed engine, or take them out again", "blockscale.cli.install"),
     "export": Command("write engine files or a recorded device from a store", "blockscale.cli.export"),
     "doctor": Command("say what this machine can tune and what is missing", "blockscale.cli.doctor"),
 }

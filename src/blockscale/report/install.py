@@ -1,0 +1,56 @@
+"""What an install changes or undoing did, as lines for people and as a value for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from blockscale.install.folder import Outcome
+from blockscale.install.plan import Kind, Plan
+
+_UNDONE = {
+    Outcome.RESTORED: "the engine's own file is back",
+    Outcome.REMOVED: "removed: the engine had none",
+    Outcome.LEFT: "left as it is: it has been changed since, by an update of the engine perhaps",
+}
+
+
+def plan_lines(plans: Sequence[Plan], *, done: bool) -> list[str]:
+    """A heading for each engine and a line for each file; ``done`` tells whether it has happened."""
+    lines = []
+    for plan in plans:
+        lines.append(f"{plan.engine}: {plan.folder.path}")
+        for each in plan.changes:
+            keys = f" (M = {' '.join(map(str, each.keys))})" if each.kind is Kind.REPLACED else ""
+            lines.append(f"  {each.kind:<8} {each.target.name}{keys}")
+        counts = ", ".join(f"{plan.count(kind)} {kind}" for kind in Kind)
+        lines.append(f"  {counts}{'' if done else '; nothing was changed'}.")
+    return lines
+
+
+def plan_json(plans: Sequence[Plan], *, done: bool) -> list[dict[str, Any]]:
+    """One object a file: ``engine``, ``version``, ``source``, ``target``, ``change``, ``keys``, ``done``."""
+    return [
+        {
+            "engine": plan.engine.name,
+            "version": plan.engine.version,
+            "source": str(each.source),
+            "target": str(each.target),
+            "change": str(each.kind),
+            "keys": list(each.keys),
+            "done": done,
+        }
+        for plan in plans
+        for each in plan.changes
+    ]
+
+
+def undone_lines(done: Mapping[Path, Outcome]) -> list[str]:
+    """A line for each file that was installed."""
+    return [f"{path}: {_UNDONE[outcome]}" for path, outcome in done.items()]
+
+
+def undone_json(done: Mapping[Path, Outcome]) -> list[dict[str, str]]:
+    """One object a file: ``target`` and ``outcome``."""
+    return [{"target": str(path), "outcome": str(outcome)} for path, outcome in done.items()]
