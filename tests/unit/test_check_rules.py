@@ -331,6 +331,8 @@ def test_unsorted_keys_name_the_sizes_that_they_decide(check) -> None:
         ("0.5.23", "AMD_Radeon_Graphics", True),
         ("0.5.23", ARC, True),
         ("0.5.11", MI300X, False),
+        ("0.5.13", H200, True),
+        ("0.5.14", H200, False),
         ("0.5.23", H200, False),
     ],
 )

@@ -203,7 +203,7 @@ def _scales(subject: Subject, entry: Mapping[str, Any]) -> Iterator[_Broken]:
         if engine.loaded_block_k(quant, block_k, on_cuda=on_cuda) != block_k:
             yield _broken(
                 Code.BK_RAISED,
-                f"BLOCK_SIZE_K = {block_k}, but the loader of {engine} raises it to {group} off CUDA, so another "
+                f"BLOCK_SIZE_K = {block_k}, but the loader of {engine} raises it to {group}, so another "
                 f"config runs than was tuned: tune with this version",
             )
         return

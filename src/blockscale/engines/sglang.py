@@ -23,7 +23,8 @@ from blockscale.space import Clause, launch_grid
 # BLOCK_SIZE_K is smaller: the first scale then serves all of K (sgl-project/sglang#14141).
 FIRST_STEPPING_WHOLE_GROUPS = "0.5.6.post1"
 FIRST_STEPPING_WITHIN_GROUPS = "0.5.10"  # one group every block_k // BLOCK_SIZE_K tiles (#20819)
-FIRST_RAISING_BLOCK_K = "0.5.12"  # the FP8 loader raises a small BLOCK_SIZE_K off CUDA
+FIRST_RAISING_BLOCK_K = "0.5.12"  # the FP8 loader raises a BLOCK_SIZE_K below block_k, on whatever device
+FIRST_SPARING_DIVISORS = "0.5.14"  # on CUDA only one that does not divide block_k
 FIRST_WITH_GFX1250 = "0.5.19"  # a kernel of its own, launched with one stage
 FIRST_WITH_HOPPER = "0.5.21"  # SWAP_AB and SPLIT_K
 # Not yet in 0.5.23: on CUDA a tile may take several groups along K, on a kernel of its own without SWAP_AB and SPLIT_K.
@@ -69,7 +70,7 @@ class SGLang(Engine):
     def _scales_clause(self, problem: Problem, spec: DeviceSpec) -> Clause:
         group = problem.quant.block_k
         if self._raises_block_k(problem.quant, spec):
-            because = f"the loader of {self} raises a smaller one off CUDA, so another config would run"
+            because = f"the loader of {self} raises a smaller one, so another config would run"
         elif self._steps_whole_groups(problem.quant):
             because = f"{self} reads wrong scales for any other"
         else:
@@ -127,9 +128,10 @@ class SGLang(Engine):
         return config
 
     def loaded_block_k(self, quant: QuantScheme, block_k: int, *, on_cuda: bool) -> int:
-        """As ``Engine.loaded_block_k``: the FP8 loader raises small ones off CUDA, on CUDA those that do not divide."""
+        """As ``Engine.loaded_block_k``: the FP8 loader raises small ones."""
         raises = quant.format is QuantFormat.FP8 and self.since(FIRST_RAISING_BLOCK_K) and block_k < quant.block_k
-        return quant.block_k if raises and not (on_cuda and quant.block_k % block_k == 0) else block_k
+        spared = on_cuda and self.since(FIRST_SPARING_DIVISORS) and quant.block_k % block_k == 0
+        return quant.block_k if raises and not spared else block_k
 
     def takes_several_groups(self, quant: QuantScheme, block_k: int, *, on_cuda: bool) -> bool:
         """As ``Engine.takes_several_groups``."""
@@ -166,8 +168,8 @@ class SGLang(Engine):
 
     def _raises_block_k(self, quant: QuantScheme, spec: DeviceSpec) -> bool:
         """Whether the loader leaves no BLOCK_SIZE_K below block_k; the INT8 loader changes nothing."""
-        on_hip = spec.vendor is Vendor.HIP
-        return quant.format is QuantFormat.FP8 and on_hip and self.since(FIRST_RAISING_BLOCK_K)
+        raises = quant.format is QuantFormat.FP8 and self.since(FIRST_RAISING_BLOCK_K)
+        return raises and (spec.vendor is Vendor.HIP or not self.since(FIRST_SPARING_DIVISORS))
 
     def _steps_whole_groups(self, quant: QuantScheme) -> bool:
         """Whether the FP8 kernel steps whole groups a tile; the INT8 kernel always finds the scale by division."""
