@@ -79,7 +79,7 @@ class ConfigFolder:
         name = target.name
         with _or_way_out(self.path):
             require_writable(self.path)
-            with locked(self._journal), locked(target):
+            with locked(self.path / self._journal.name), locked(target):
                 if content_of(target) != before:
                     raise IncompleteRunError(f"{target}: another program changed it meanwhile: repeat the command.")
                 records = self._records()
@@ -104,7 +104,7 @@ class ConfigFolder:
         done = {}
         with _or_way_out(self.path):
             require_writable(self.path)
-            with locked(self._journal):
+            with locked(self.path / self._journal.name):
                 records = self._records()
                 for name in sorted(records):
                     with locked(self.path / name):

@@ -82,6 +82,7 @@ def test_undo_puts_every_byte_back(tuned, fake, capsys):
     assert contents(fake) != before
     assert main(["install", "--undo"]) == 0
     assert contents(fake) == before
+    assert {path.suffix for path in fake.configs.glob(".blockscale/**/*")} == {".lock"}
     capsys.readouterr()
     assert "nothing that was installed" in refused(capsys, "--undo")
 
