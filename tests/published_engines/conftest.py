@@ -13,17 +13,30 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from published import Published, Release
 
+from blockscale.engines.kernels import kernels_of
+from blockscale.problem import QuantFormat, QuantScheme
+
 VARIABLE = "BLOCKSCALE_ENGINE_PACKAGES"
 PACKAGES = sorted(path for path in Path(os.environ.get(VARIABLE, os.devnull)).glob("*-*") if path.is_dir())
 
 
-@pytest.fixture(
-    params=PACKAGES or [pytest.param(None, marks=pytest.mark.skip(f"no published engines here ({VARIABLE})"))],
-    ids=lambda path: path.name if path else "none",
-    scope="session",
-)
-def release(request):
-    return Release(request.param)
+def pytest_generate_tests(metafunc):
+    """Every release for ``release``; for ``release`` and ``quant`` each with every format that it has a GEMM for."""
+    if "release" not in metafunc.fixturenames:
+        return
+    releases = [Release(path) for path in PACKAGES]
+    if "quant" in metafunc.fixturenames:
+        names = ["release", "quant"]
+        cases = [
+            pytest.param(each, QuantScheme(quant_format), id=f"{each}-{quant_format}")
+            for each in releases
+            for quant_format in QuantFormat
+            if kernels_of(each.engine, quant_format).kernels
+        ]
+    else:
+        names, cases = ["release"], [pytest.param(each, id=str(each)) for each in releases]
+    absent = pytest.mark.skip(f"no published engines here ({VARIABLE})")
+    metafunc.parametrize(names, cases or [pytest.param(*[None for _ in names], marks=absent, id="none")])
 
 
 @pytest.fixture

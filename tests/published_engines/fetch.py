@@ -31,7 +31,17 @@ def fetch(release: str, digest: str, folder: Path) -> None:
         requirement = Path(scratch, "requirement.txt")
         requirement.write_text(f"{name}=={version} --hash=sha256:{digest}\n")
         chosen = [option for platform in PLATFORMS for option in ("--platform", platform)]
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--dest", scratch]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--require-hashes",
+            "--dest",
+            scratch,
+        ]
         command += ["--only-binary", ":all:", "--python-version", "3.11", *chosen, "--requirement", str(requirement)]
         subprocess.run(command, check=True)
         (wheel,) = Path(scratch).glob("*.whl")

@@ -5,6 +5,7 @@ that note their launch. A name that no release so far has used is an error here.
 """
 
 import __future__
+
 import ast
 import builtins
 import dis
@@ -13,7 +14,7 @@ import json
 import os
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ import triton
 
 from blockscale.engines import Engine, engine
 from blockscale.engines.kernels import kernels_of
-from blockscale.problem import Problem, QuantFormat
+from blockscale.hardware import H200
+from blockscale.problem import Problem, QuantFormat, TileConfig
 
 LOADERS = {QuantFormat.FP8: "get_w8a8_block_fp8_configs", QuantFormat.INT8: "get_w8a8_block_int8_configs"}
 LAUNCHERS = {
@@ -50,6 +52,13 @@ class Release:
         """Where the release has its GEMM of this format, as the contract of its kernels says."""
         return Path(self.engine.name, kernels_of(self.engine, quant_format).kernels[0].gemm.module)
 
+    def launches(self, problem: Problem, entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The kernel and the config that our contract says an entry of a file is launched with on an H200."""
+        config = self.engine.effective_config(problem, TileConfig.from_entry(entry), H200)
+        kernel = self.engine.kernel_for(problem, config, H200)
+        kernels = kernels_of(self.engine, problem.quant.format).kernels
+        return next(each.gemm.name for each in kernels if each.kernel is kernel and not each.arch), config.to_entry()
+
 
 @dataclass
 class Log:
@@ -65,17 +74,26 @@ class Log:
         self.warnings.append(text % values)
 
 
-@dataclass
 class Kernel:
-    """Notes the configs that it is launched with."""
+    """Notes what it is launched with; like a compiled one it takes its own arguments and no others."""
 
-    name: str
-    launches: list[tuple[str, dict[str, Any]]]
+    # What the compiler takes on NVIDIA GPUs besides the kernel's arguments, of what config files hold.
+    OPTIONS = frozenset({"num_warps", "num_stages"})
+
+    def __init__(self, function: ast.FunctionDef, launches: list[tuple[str, dict[str, Any]]]) -> None:
+        self.name = function.name
+        self._names = [each.arg for each in function.args.args]
+        self._needed = self._names[: len(self._names) - len(function.args.defaults)]
+        self._launches = launches
 
     def __getitem__(self, grid: object) -> Callable[..., None]:
         def launch(*arguments: object, **config: Any) -> None:
+            unknown = config.keys() - set(self._names) - self.OPTIONS
+            missing = set(self._needed[len(arguments) :]) - config.keys()
+            if unknown or missing:
+                raise TypeError(f"{self.name}: {unknown} unknown, {missing} missing")
             config.pop("needs_masking", None)
-            self.launches.append((self.name, config))
+            self._launches.append((self.name, config))
 
         return launch
 
@@ -138,7 +156,7 @@ class Published:
             elif used not in self._functions:
                 raise NameError(f"{self.release}: {name} uses {used}, which is not given")
             elif _is_kernel(self._functions[used]):
-                setattr(self.module, used, Kernel(used, self.launches))
+                setattr(self.module, used, Kernel(self._functions[used], self.launches))
             else:
                 self._take(used)
         exec(code, vars(self.module))

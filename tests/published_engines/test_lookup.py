@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from blockscale.cli.main import main
 from blockscale.engines import read_config_file
-from blockscale.engines.kernels import kernels_of
 from blockscale.hardware import H200
 from blockscale.problem import GemmShape, Problem, QuantFormat, QuantScheme, TileConfig, WeightShape
 
@@ -31,23 +30,6 @@ DEVICES = [
     "Two  blanks and a\ttab",
     "0x75b0",
 ]
-
-
-@pytest.fixture(params=QuantFormat, ids=str)
-def quant(request, release):
-    """A format that the engine has a GEMM for."""
-    scheme = QuantScheme(request.param)
-    if not kernels_of(release.engine, scheme.format).kernels:
-        pytest.skip(f"{release} has no block-scaled GEMM of {scheme.format}")
-    return scheme
-
-
-def launched_for(release, problem, entry):
-    """The kernel's name and the config that our contract says an entry of a file is launched with on an H200."""
-    config = release.engine.effective_config(problem, TileConfig.from_entry(entry), H200)
-    kernel = release.engine.kernel_for(problem, config, H200)
-    kernels = kernels_of(release.engine, problem.quant.format).kernels
-    return next(each.gemm.name for each in kernels if each.kernel is kernel and each.arch is None), config.to_entry()
 
 
 def test_the_loader_is_where_the_installed_engine_is_looked_for(release, monkeypatch):
@@ -87,7 +69,7 @@ def test_what_tune_writes_is_found_and_each_batch_size_gets_its_key(publish, rel
     for m in {*entries, *random.Random(7).sample(range(1, 5001), 400)}:
         problem = Problem(GemmShape(m, 2112, 7168), QuantScheme())
         entry = entries[release.engine.lookup_key(list(entries), m)]
-        assert published.launched(problem) == launched_for(release, problem, entry)
+        assert published.launched(problem) == release.launches(problem, entry)
     assert published.log.warnings == []
     assert any(str(path) in line for line in published.log.infos)
 
@@ -110,14 +92,3 @@ def test_what_the_loader_makes_of_a_block_size_k(publish, release, quant, block_
     path.write_text(json.dumps({"1": ENTRY | {"BLOCK_SIZE_K": block_k}}))
     loaded = published.loader(512, 7168, 128, 128)[1]["BLOCK_SIZE_K"]
     assert loaded == release.engine.loaded_block_k(quant, block_k, on_cuda=on_cuda)
-
-
-def test_swapped_and_split_entries_run_on_the_kernel_that_takes_them(publish, release):
-    if not release.engine.takes_swap_split(H200):
-        pytest.skip(f"{release} has no kernel that takes SWAP_AB and SPLIT_K")
-    published = publish()
-    path = published.configs / release.engine.file_name(WeightShape(512, 7168), QuantScheme(), "NVIDIA H200")
-    path.write_text(json.dumps({"1": ENTRY | {"SWAP_AB": True, "SPLIT_K": 4}, "64": ENTRY}))
-    for m, entry in ((1, ENTRY | {"SWAP_AB": True, "SPLIT_K": 4}), (64, ENTRY)):
-        problem = Problem(GemmShape(m, 512, 7168), QuantScheme())
-        assert published.launched(problem) == launched_for(release, problem, entry)
