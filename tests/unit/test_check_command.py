@@ -117,6 +117,15 @@ def test_copies_are_told_with_the_name_of_the_other(capsys, tmp_path: Path) -> N
     assert f"it says what {other_shape} says" in capsys.readouterr().out
 
 
+def test_of_many_copies_each_names_two_and_counts_the_rest(capsys, tmp_path: Path) -> None:
+    for n in range(1, 301):  # in two folders, so that what lies beside a file is named first
+        put(tmp_path / str(n % 2), NAME.replace("N=512", f"N={n}"))
+    main(["check", str(tmp_path), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert [each["code"] for each in found] == ["copied"] * 300
+    assert all(" and 297 more say, " in each["message"] and "/N=" not in each["message"] for each in found)
+
+
 def test_the_same_file_for_both_engines_is_no_copy(capsys, tmp_path: Path) -> None:
     put(tmp_path / "sglang", SPACED)
     put(tmp_path / "vllm", NAME)

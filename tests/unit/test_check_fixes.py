@@ -78,7 +78,7 @@ def test_of_two_files_for_one_name_the_first_gets_it(capsys, tmp_path: Path) -> 
     other.write_text(json.dumps({**FULL, "1": {**ENTRY, "num_warps": 8}}))
     code = main(["check", str(tmp_path), "--engine", "vllm", "--fix"])
     assert code == 2
-    assert "is not fixed: File exists" in capsys.readouterr().err
+    assert f"is not fixed: {NAME} is there already: compare the two and delete one." in capsys.readouterr().err
     assert (tmp_path / NAME).exists()
     assert other.exists() != (tmp_path / SPACED).exists()
 

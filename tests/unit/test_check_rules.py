@@ -188,15 +188,37 @@ def test_fields_that_are_taken(check, fields, engine_name, version, device) -> N
         {"GROUP_SIZE_M": 1.5},
         {"num_stages": 0},
         {"num_stages": -1},
+        {"num_stages": 2**31},
+        {"GROUP_SIZE_M": 10**4000},
         {"num_stages": float("nan")},
     ],
-    ids=str,
+    ids=lambda fields: str(fields)[:40],
 )
 @pytest.mark.parametrize("engine_name", ["sglang", "vllm"])
 def test_illegal_values(check, engine_name, fields) -> None:
     found = check(with_entry(**fields), engine_name)
     assert list(found) == [Code.VALUE_ILLEGAL]
     assert "key 16: " in found[Code.VALUE_ILLEGAL].message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"9" * 4000: ENTRY}),
+        json.dumps({"9" * 4000: {**ENTRY, "num_warps": 3}, "16": ENTRY}),
+        json.dumps({"9" * 4000: {**ENTRY, "num_stages": 4}, "1": ENTRY}),
+        json.dumps({"9" * 4000: ENTRY, "0" + "9" * 4000: ENTRY}),
+        json.dumps({"9" * 5000: ENTRY}),
+        json.dumps({"16": {**ENTRY, "SPLIT_K": 2**4000}}),
+        json.dumps({"16": {**ENTRY, "num_stages": 10**4000}}),
+        json.dumps({"16": {**ENTRY, "x" * 4000: 1}}),
+    ],
+    ids=["late", "fault", "unsorted", "twice", "no-integer", "split", "stages", "field"],
+)
+def test_messages_stay_short_whatever_the_file_holds(check, text) -> None:
+    found = check(text, "sglang")
+    assert found
+    assert all(len(each.message) < 600 for each in found.values())
 
 
 @pytest.mark.parametrize("fields", [{"SPLIT_K": 3}, {"SPLIT_K": 0}, {"SWAP_AB": 1}, {"SPLIT_K": True}], ids=str)

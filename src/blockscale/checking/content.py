@@ -13,6 +13,7 @@ from blockscale.engines.files import MalformedJsonError, parse_json
 
 _DECODER = json.JSONDecoder()
 _BLANKS = " \t\r\n"
+_LONGEST_QUOTE = 40
 
 
 class NotAnObjectError(MalformedJsonError):
@@ -69,8 +70,12 @@ def kind_of_json(value: object) -> str:
 
 def shown(value: object) -> str:
     """A JSON value as a message quotes it."""
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:37]}…"
+    return shortened(json.dumps(value))
+
+
+def shortened(text: str) -> str:
+    """A text as a message quotes it, cut where it is long."""
+    return text if len(text) <= _LONGEST_QUOTE else f"{text[: _LONGEST_QUOTE - 3]}…"
 
 
 def _with_members(text: str, keys: Collection[str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from blockscale.checking.content import kind_of_json, shown
+from blockscale.checking.content import kind_of_json, shortened, shown
 from blockscale.checking.devices import Platform
 from blockscale.checking.findings import Code, Finding, Severity, finding, listed
 from blockscale.checking.subject import Subject
@@ -29,6 +29,7 @@ _LEAST = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 16, "BLOCK_SIZE_K": 32}
 _POWERS_OF_TWO = (*_LEAST, "num_warps", "SPLIT_K")
 _AT_LEAST_1 = ("GROUP_SIZE_M", "num_stages")
 _AT_LEAST_0 = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")
+_LARGEST_WHOLE = 2**31 - 1  # the compiler's options and the kernel's constants are 32-bit
 _LARGEST_TENSOR = 2**20  # elements of one tensor in a kernel; Triton's own limit
 
 
@@ -69,7 +70,7 @@ def launched_config(subject: Subject, problem: Problem, entry: Mapping[str, Any]
 
 
 def _whose(keys: list[str]) -> str:
-    return f"key{'s' if len(keys) > 1 else ''} {listed([key.strip() for key in keys])}"
+    return f"key{'s' if len(keys) > 1 else ''} {listed([shortened(key.strip()) for key in keys])}"
 
 
 def _of_entry(subject: Subject, m: int, entry: object) -> Iterator[_Broken]:
@@ -126,7 +127,7 @@ def _illegal_values(subject: Subject, entry: Mapping[str, Any]) -> Iterator[_Bro
         reason = _illegal(field, value)
         if reason:
             yield _broken(Code.VALUE_ILLEGAL, f"{field} = {shown(value)} {reason}: the kernel does not compile")
-    sides = [side for field in _LEAST if type(side := entry.get(field)) is int]
+    sides = [side for field in _LEAST if type(side := entry.get(field)) is int and side <= _LARGEST_WHOLE]
     if len(sides) == len(_LEAST):
         m, n, k = sides
         largest = max(m * n, m * k, n * k)
@@ -159,6 +160,8 @@ def _illegal(field: str, value: object) -> str | None:
         return "is not positive"
     if field in _POWERS_OF_TWO and value & (value - 1):
         return "is no power of two"
+    if value > _LARGEST_WHOLE:
+        return "is beyond 32 bits"
     least = _LEAST.get(field, 1)
     return f"is below {least}, one side of an 8-bit matrix instruction" if value < least else None
 

@@ -51,6 +51,8 @@ def fix_file(file: CheckedFile) -> Fixed:
             _rename(file.path, file.path.with_name(name))
             fixed.path = file.path.with_name(name)
             fixed.done.append(f"renamed to {name}")
+    except FileExistsError as error:  # another file of the run may have got it just now
+        fixed.failure = f"{Path(error.filename2).name} is there already: compare the two and delete one"
     except InputError:
         fixed.failure = f"{file.path.parent} cannot be written: fix a copy, or have its owner do it"
     except OSError as error:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from blockscale.checking.content import shortened
 from blockscale.checking.findings import Code, Finding, finding, listed
 from blockscale.engines import Engine
 from blockscale.tuning.request import STOCK_BATCH_SIZES
@@ -50,8 +51,7 @@ def check_keys(engine: Engine, keys: Sequence[str]) -> list[Finding]:
 
 
 def _quoted(keys: Sequence[str]) -> str:
-    shown = [repr(key if len(key) <= 40 else f"{key[:37]}…") for key in keys]
-    return f"key{'s' if len(keys) > 1 else ''} {listed(shown)}"
+    return f"key{'s' if len(keys) > 1 else ''} {listed([repr(shortened(key)) for key in keys])}"
 
 
 def check_ladder(engine: Engine, entries: Mapping[int, Any]) -> list[Finding]:
@@ -64,8 +64,9 @@ def check_ladder(engine: Engine, entries: Mapping[int, Any]) -> list[Finding]:
         findings.append(
             finding(
                 Code.LADDER_SPARSE,
-                f"no key for M = {listed([str(m) for m, _ in too_tall])}: at M = {m} {engine} takes key {key}, whose "
-                f"tile of {_tile(entries[key])} rows is over {_TOO_TALL} times that; tune these sizes too",
+                f"no key for M = {listed([str(m) for m, _ in too_tall])}: at M = {m} {engine} takes key "
+                f"{shortened(str(key))}, whose tile of {_tile(entries[key])} rows is over {_TOO_TALL} times that; tune "
+                "these sizes too",
             )
         )
     if list(entries) != sorted(entries):
@@ -79,7 +80,7 @@ def _truncated(engine: Engine, entries: Mapping[int, Any]) -> Finding:
             Code.LADDER_TRUNCATED,
             f"no batch size is in it: {engine} runs its default, as without the file; tune it or delete it",
         )
-    least = min(entries)
+    least = shortened(str(min(entries)))
     tile = _tile(entries[engine.lookup_key(list(entries), 1)])
     rows = f", with a tile of {tile} rows" if tile else ""
     return finding(
@@ -117,7 +118,7 @@ def _unsorted(engine: Engine, entries: Mapping[int, Any]) -> Finding:
             continue
         now, then = engine.lookup_key(sorted((lower, upper), key=place.__getitem__), m), lower
         if entries[now] != entries[then]:
-            changed.append(f"M = {m} (key {now}, sorted {then})")
+            changed.append(f"M = {shortened(str(m))} (key {shortened(str(now))}, sorted {shortened(str(then))})")
     what = f"it decides {listed(changed)}" if changed else "no M takes another config for it"
     return finding(
         Code.KEYS_UNSORTED,

@@ -7,7 +7,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from blockscale.checking.content import Content, NotAnObjectError, read_content
+from blockscale.checking.content import Content, NotAnObjectError, read_content, shortened
 from blockscale.checking.devices import as_reported, is_impossible, is_reported
 from blockscale.checking.entries import check_entries
 from blockscale.checking.findings import Code, Finding, finding, listed
@@ -148,7 +148,9 @@ def _content_findings(subject: Subject, content: Content) -> list[Finding]:
             by_size.setdefault(m, []).append(key)
     repeated = [keys for keys in by_size.values() if len(keys) > 1]
     if repeated:
-        raise MalformedJsonError(f"keys {listed([repr(key) for key in repeated[0]])} are the same batch size")
+        raise MalformedJsonError(
+            f"keys {listed([repr(shortened(key)) for key in repeated[0]])} are the same batch size"
+        )
     entries = {keys[0]: content.members[keys[0]] for m, keys in by_size.items() if m > 0}
     findings += check_entries(subject, entries)
     findings += check_ladder(subject.engine, {int(key): entry for key, entry in entries.items()})
