@@ -47,6 +47,8 @@ def extract(file: Path, name: str) -> Extract:
         tree = ast.parse(text)
     except (OSError, SyntaxError, ValueError) as error:
         raise ExtractionError(f"its module cannot be read ({error})") from error
+    except (RecursionError, MemoryError) as error:  # both are what the parser says of an expression nested too deeply
+        raise ExtractionError("its module cannot be read (it is nested too deeply)") from error
     module = _Module(tree)
     function = module.names.get(name)
     if not isinstance(function, ast.FunctionDef):

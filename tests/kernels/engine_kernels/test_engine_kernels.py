@@ -140,6 +140,7 @@ def replaced(old: str, new: str) -> dict[str, str]:
         (sglang_source(IMPORTS + HELPERS + f"if True:\n    def {GENERIC}(): pass\n"), "no such function"),
         (sglang_source(f"{GENERIC} = None\n"), "no such function"),
         (sglang_source("def broken(:\n"), "its module cannot be read"),
+        (sglang_source(f"deep = {'-' * 200_000}1\n"), "nested too deeply"),
         (sglang_source(module_of(GENERIC, TILE)), "it does not take needs_masking"),
         (sglang_source(module_of(GENERIC, (*MASKING, "USE_TMA"))), "it takes USE_TMA besides"),
         (sglang_source(module_of(GENERIC, (*TILE, "masking"))), "masking besides and does not take needs_masking"),
