@@ -217,7 +217,7 @@ class ReplayDevice:
         held = "; ".join(_sizes(akin or self._recording.problems))
         instead = "Of the weights asked for it holds" if akin else "Ask for one of these:"
         return f"{asked} {verb} not recorded: a recorded device answers only for what it holds. {instead} {held}." + (
-            " Ask for that with --N, --K and --batch-sizes." if akin else ""
+            " Ask for such with --batch-sizes, or for one weight with --N and --K." if akin else ""
         )
 
 

@@ -42,12 +42,14 @@ def choose_environment(store: Store, device_name: str | None = None, key: str | 
     if len(matching) == 1:
         return matching[0]
     listed = "; ".join(
-        f"{e.key}: {e.device_name}, driver {e.driver}, torch {e.torch}, Triton {e.triton}, blockscale {e.blockscale}"
+        f"{e.key}: {e.device_name}, driver {e.driver}, torch {e.torch}, Triton {e.triton}, blockscale {e.blockscale}, "
+        f"kernels {e.kernel_hash}, {sum(1 for _ in store.trials(e))} trials"
         for e in matching or held
     )
     raise InputError(
-        f"store {store.path} has {len(matching) or 'no'} environments of device {device_name or 'any'}, key "
-        f"{key or 'any'}, and times of two never mix: name one by --device-name or --environment. It holds {listed}."
+        f"store {store.path} has {len(matching) or 'no'} environments of {device_name or 'any device'} with "
+        f"{f'a key that begins with {key}' if key else 'any key'}, and times of two never mix: name one by "
+        f"--environment and the start of its key, or by --device-name. It holds {listed}."
     )
 
 
