@@ -23,7 +23,7 @@ FLAT = TileConfig(64, 32, 128).to_entry()
 NEVER_TRIED = TileConfig(64, 64, 128, 16, num_stages=9).to_entry()
 GOLDEN = Path(__file__).parents[1] / "golden" / "compare_table.txt"
 
-TUNED = {"16": SWAPPED, "64": DEFAULT, "256": FLAT, "1024": None, "4096": NEVER_TRIED}
+TUNED = {"16": SWAPPED, "64": DEFAULT, "256": FLAT, "1024": DEFAULT, "4096": NEVER_TRIED}
 OLD = {"16": PLAIN, "4096": DEFAULT}
 
 
@@ -111,10 +111,19 @@ def test_batch_sizes_between_keys_are_asked_for(compare: Run, between: bool) -> 
 
 
 def test_times_of_a_kindred_kernel_are_marked(compare: Run, folder: Path) -> None:
-    name = write(folder, NAME.replace("N=2112,K=7168", "N=4096,K=1024").replace(", 128]", ",128]"), '{"16": null}')
+    kindred = NAME.replace("N=2112,K=7168", "N=4096,K=1024").replace(", 128]", ",128]")
+    name = write(folder, kindred, json.dumps({"16": PLAIN}))
     _, printed = compare(name, *RECORDED, "--batch-sizes", "16")
     assert "vllm" in printed
     assert "≈ approximate" in printed
+
+
+def test_a_null_entry_is_refused_since_the_launch_fails_on_it(compare: Run, folder: Path) -> None:
+    write(folder, NAME, '{"16": null}')
+    code, said = compare(NAME, *RECORDED)
+    assert code == 2
+    assert "key 16: null" in said
+    assert "blockscale check" in said
 
 
 def test_only_the_baselines_asked_for_are_compared(compare: Run) -> None:

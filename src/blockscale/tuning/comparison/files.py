@@ -36,7 +36,7 @@ class PassedOver(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineFile:
-    """A config file as ``engine`` finds it; ``entries`` by batch size in file order, None for the engine's default."""
+    """A config file as ``engine`` finds it; ``entries`` by batch size in file order."""
 
     path: Path
     engine: Engine
@@ -56,12 +56,11 @@ class EngineFile:
         """
         problem, entry = self.problem(m), self.entries[key]
         if entry is None:
-            config = self.engine.default_config(problem, spec)
-        else:
-            try:
-                config = TileConfig.from_entry(entry, unstated_num_stages=spec.unstated_num_stages)
-            except InputError as error:
-                raise _damaged(self.path, f"key {key}: {str(error).rstrip('.')}") from None
+            raise _damaged(self.path, f"key {key}: null, which means a default to other kernels only")
+        try:
+            config = TileConfig.from_entry(entry, unstated_num_stages=spec.unstated_num_stages)
+        except InputError as error:
+            raise _damaged(self.path, f"key {key}: {str(error).rstrip('.')}") from None
         return launched(self.engine, problem, spec, config)
 
 
