@@ -33,6 +33,14 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Undone:
+    """What undoing did with a file; ``original`` is where the engine's own is kept if it could not be put back."""
+
+    outcome: Outcome
+    original: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Record:
     """What a file was (None: not there) and the hashes of all that installs have put in its place."""
 
@@ -94,23 +102,28 @@ class ConfigFolder:
                 self._write(records)
                 replace_file(target, after, scratch_path(target))
 
-    def undo(self) -> dict[str, Outcome]:
+    def undo(self) -> dict[str, Undone]:
         """Put every file back that still is as an install left it; says by name what was done.
+
+        Of one that is left as it is the original stays; the next install goes on from what the file is now.
 
         Raises:
             InputError: the folder cannot be written.
             IncompleteRunError: the disk is full; the same command goes on.
         """
-        done = {}
+        done: dict[str, Undone] = {}
         with _or_way_out(self.path):
             require_writable(self.path)
             with locked(self.path / self._journal.name):
                 records = self._records()
                 for name in sorted(records):
                     with locked(self.path / name):
-                        done[name] = self._restore(name, records.pop(name))
+                        outcome = self._restore(name, records.pop(name))
                         self._write(records)
-                    (self._originals / name).unlink(missing_ok=True)
+                    original = self._originals / name
+                    if outcome is not Outcome.LEFT:
+                        original.unlink(missing_ok=True)
+                    done[name] = Undone(outcome, original if original.exists() else None)
         with contextlib.suppress(OSError):
             self._originals.rmdir()
         return done

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from blockscale.install.folder import Outcome
+from blockscale.install.folder import Outcome, Undone
 from blockscale.install.plan import Kind, Plan
 
 _UNDONE = {
@@ -46,11 +46,22 @@ def plan_json(plans: Sequence[Plan], *, done: bool) -> list[dict[str, Any]]:
     ]
 
 
-def undone_lines(done: Mapping[Path, Outcome]) -> list[str]:
+def undone_lines(done: Mapping[Path, Undone]) -> list[str]:
     """A line for each file that was installed."""
-    return [f"{path}: {_UNDONE[outcome]}" for path, outcome in done.items()]
+    return [f"{path}: {_UNDONE[each.outcome]}{_kept(each)}" for path, each in done.items()]
 
 
-def undone_json(done: Mapping[Path, Outcome]) -> list[dict[str, str]]:
-    """One object a file: ``target`` and ``outcome``."""
-    return [{"target": str(path), "outcome": str(outcome)} for path, outcome in done.items()]
+def undone_json(done: Mapping[Path, Undone]) -> list[dict[str, str | None]]:
+    """One object a file: ``target``, ``outcome`` and, of a file that was left, ``original``."""
+    return [
+        {
+            "target": str(path),
+            "outcome": str(each.outcome),
+            "original": None if each.original is None else str(each.original),
+        }
+        for path, each in done.items()
+    ]
+
+
+def _kept(undone: Undone) -> str:
+    return "" if undone.original is None else f"; what it was before the install is {undone.original}"

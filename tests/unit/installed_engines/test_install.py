@@ -111,15 +111,19 @@ def test_an_install_that_dies_at_any_write_can_be_undone_and_repeated(tuned, fak
     assert writes > 3
 
 
-def test_a_file_of_a_newer_engine_is_not_undone(tuned, fake, capsys):
+def test_a_file_of_a_newer_engine_is_not_undone_and_the_older_ones_is_kept(tuned, fake, capsys):
+    original = (fake.configs / fake.file_name(576, 7168)).read_bytes()
     assert main(["install", "--yes"]) == 0
     newer = write_config(fake.configs / fake.file_name(576, 7168), 2)
     expected = newer.read_bytes()
     capsys.readouterr()
     assert main(["install", "--undo", "--json"]) == 0
-    outcomes = {Path(each["target"]).name: each["outcome"] for each in json.loads(capsys.readouterr().out)}
+    undone = {Path(each["target"]).name: each for each in json.loads(capsys.readouterr().out)}
+    outcomes = {name: each["outcome"] for name, each in undone.items()}
     assert outcomes == {newer.name: "left", fake.file_name(512, 7168): "removed"}
     assert newer.read_bytes() == expected
+    assert Path(undone[newer.name]["original"]).read_bytes() == original
+    assert undone[fake.file_name(512, 7168)]["original"] is None
 
 
 def test_an_install_over_a_newer_engine_goes_back_to_the_newer_ones_file(tuned, fake):
