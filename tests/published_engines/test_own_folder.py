@@ -14,18 +14,15 @@ from blockscale.hardware import H200
 from blockscale.plugins import VARIABLE
 from blockscale.plugins.loader import wrapped
 from blockscale.plugins.own_files import OwnFiles
-from blockscale.problem import GemmShape, Problem, QuantFormat, QuantScheme, TileConfig, WeightShape
+from blockscale.problem import GemmShape, Problem, QuantFormat, TileConfig, WeightShape
 
 OURS = TileConfig(16, 64, 128, 1, num_warps=4, num_stages=4).to_entry()
 THEIRS = TileConfig(32, 32, 128, 8, num_warps=8, num_stages=2).to_entry()
 
 
-@pytest.fixture(params=QuantFormat, ids=str)
-def served(request, publish, release, tmp_path):
+@pytest.fixture
+def served(publish, release, quant, tmp_path):
     """A published module whose loader looks into our folder first, and a function that gives what M = 20 launches."""
-    quant = QuantScheme(request.param)
-    if not kernels_of(release.engine, quant.format).kernels:
-        pytest.skip(f"{release} has no block-scaled GEMM of {quant.format}")
     published = publish(quant.format)
     own = tmp_path / "own"
     own.mkdir()

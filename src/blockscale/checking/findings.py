@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -67,6 +68,15 @@ class Finding:
 def finding(code: Code, message: str, *, fixable: bool = False, severity: Severity | None = None) -> Finding:
     """A finding of its code's severity, unless another is given."""
     return Finding(code, message, severity or code.severity, fixable)
+
+
+def harmful(findings: Iterable[Finding]) -> list[Finding]:
+    """Those for which an engine should not be given a file: it would fail or compute wrong numbers.
+
+    A file under a name that is never looked for is not read, and one without small keys is slow at worst.
+    """
+    harmless = (Code.NEVER_FOUND, Code.LADDER_TRUNCATED)
+    return [each for each in findings if each.severity is Severity.ERROR and each.code not in harmless]
 
 
 def listed(values: list[str], most: int = 6) -> str:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from blockscale.checking.devices import Platform, platform_of
-from blockscale.checking.findings import Code, Severity
+from blockscale.checking.findings import Code, harmful
 from blockscale.checking.one_file import CheckedFile
 from blockscale.checking.run import check_paths, known_engines
 from blockscale.engines import Engine, UnreadableConfigFile, engine, merge_into, read_config_file
@@ -107,17 +107,15 @@ def installed_folder(engine_name: str) -> ConfigFolder:
 
 def _require_sound(file: CheckedFile) -> None:
     name = file.subject.engine
-    errors = [each for each in file.findings if each.severity is Severity.ERROR]
-    for each in errors:
-        if each.code is Code.NEVER_FOUND:
-            raise InputError(
-                f"{file.path} is named as {name} never looks for it, perhaps for another engine: give the files of "
-                f"{name.name}, or see `blockscale check`."
-            )
-        if each.code is not Code.LADDER_TRUNCATED:  # the keys of the engine's file may fill it up
-            raise InputError(
-                f"{file.path} would harm serving ({each.message}): `blockscale check` says all; nothing was changed."
-            )
+    if any(each.code is Code.NEVER_FOUND for each in file.findings):
+        raise InputError(
+            f"{file.path} is named as {name} never looks for it, perhaps for another engine: give the files of "
+            f"{name.name}, or see `blockscale check`."
+        )
+    for each in harmful(file.findings):
+        raise InputError(
+            f"{file.path} would harm serving ({each.message}): `blockscale check` says all; nothing was changed."
+        )
 
 
 def _require_gpu(file: CheckedFile, gpus: Collection[str] | None) -> None:

@@ -7,15 +7,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from blockscale.checking.findings import Code, Severity
+from blockscale.checking.findings import harmful
 from blockscale.checking.one_file import check_file
 from blockscale.engines import engine
 from blockscale.plugins import VARIABLE
 
 log = logging.getLogger(__name__)
-
-# The engine has looked for this very name, and few batch sizes are slow at worst: neither harms serving.
-_HARMLESS = (Code.NEVER_FOUND, Code.LADDER_TRUNCATED)
 
 
 class OwnFiles:
@@ -62,8 +59,7 @@ class OwnFiles:
             return "it begins with a byte order mark"
         if checked.content is not None and not checked.content.members:
             return "it has no batch size"
-        errors = (each for each in checked.findings if each.severity is Severity.ERROR and each.code not in _HARMLESS)
-        return next((each.message for each in errors), None)
+        return next((each.message for each in harmful(checked.findings)), None)
 
 
 def folders_of(value: str) -> list[Path]:
