@@ -29,7 +29,7 @@ def build_parser() -> Parser:
     """The parser of ``install``."""
     parser = Parser("blockscale install", "Put tuned files into an installed engine's own config folder.", _EPILOG)
     parser.add_argument(
-        "paths", nargs="*", type=Path, metavar="FILE", help="tuned file, or a folder of them (default: ./configs)"
+        "paths", nargs="*", type=Path, metavar="FILE", help="tuned file, or a folder of them (default: ./configs/ENGINE)"
     )
     parser.add_argument(
         "--engine", choices=engine_names(), help="which engine (default: whose the files are; --undo: all)"
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """Install, or undo all installs."""
     if args.undo:
         return _undo(args)
-    plans = plan_install(args.paths or [_DEFAULT], args.engine, _gpus())
+    plans = plan_install(args.paths or _default_paths(args.engine), args.engine, _gpus())
     if not args.dry_run:
         if not (args.yes or args.json) and sys.stdin.isatty() and any(plan.count(Kind.REPLACED) for plan in plans):
             _confirm(plans)
@@ -80,6 +80,12 @@ def _undo(args: argparse.Namespace) -> int:
     else:
         _print([*undone_lines(done), RESTART_NOTE])
     return 0
+
+
+def _default_paths(engine_name: str | None) -> list[Path]:
+    """Where `tune` writes, for the engine named or those installed; the whole folder where it has none of theirs."""
+    names = [engine_name] if engine_name else [each.name for each in installed_engines()]
+    return [folder for name in names if (folder := _DEFAULT / name).is_dir()] or [_DEFAULT]
 
 
 def _gpus() -> frozenset[str] | None:

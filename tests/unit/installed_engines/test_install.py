@@ -73,6 +73,15 @@ def test_installed_files_are_merged_and_read_by_the_engine(tuned, fake, capsys):
     assert loader(576, 7168, 128, 128) == {1: entry(), 16: entry(), 64: entry(BLOCK_SIZE_N=32)}
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_by_default_files_that_tune_wrote_for_another_engine_are_left_out(named, tuned, fake, capsys):
+    other = {"sglang": "vllm", "vllm": "sglang"}[fake.name]
+    (tuned.with_name(other)).mkdir()
+    (tuned.with_name(other) / fake.file_name(512, 7168)).write_text("{")
+    assert main(["install", "--dry-run", "--json", *(["--engine", fake.name] if named else [])]) == 0
+    assert {Path(each["source"]).parent.name for each in json.loads(capsys.readouterr().out)} == {fake.name}
+
+
 def test_undo_puts_every_byte_back(tuned, fake, capsys):
     before = contents(fake)
     assert main(["install", "--yes"]) == 0
