@@ -29,7 +29,7 @@ def build_parser() -> Parser:
     """The parser of ``install``."""
     parser = Parser("blockscale install", "Put tuned files into an installed engine's own config folder.", _EPILOG)
     parser.add_argument(
-        "paths", nargs="*", type=Path, metavar="FILE", help="tuned file, or a folder of them (default: ./configs/ENGINE)"
+        "paths", nargs="*", type=Path, metavar="FILE", help="tuned file or a folder of them (default: ./configs/ENGINE)"
     )
     parser.add_argument(
         "--engine", choices=engine_names(), help="which engine (default: whose the files are; --undo: all)"
