@@ -145,7 +145,8 @@ class _RunsAtOnce:
             if not isinstance(error, BlockscaleError):
                 raise error
         refused = not self._summaries and all(isinstance(error, InputError) for _, error in self._failures)
-        text = " ".join(f"{name}: {error}" for name, error in self._failures)
+        failed = dict(self._failures)
+        text = " ".join(f"{group.name}: {failed[group.name]}" for group in self._groups if group.name in failed)
         raise (InputError if refused else IncompleteRunError)(text) from self._failures[0][1]
 
 

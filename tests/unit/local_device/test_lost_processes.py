@@ -101,9 +101,12 @@ def test_ctrl_c_ends_the_wait_for_a_measurement_that_hangs(make: Make, tmp_path:
             os.sched_yield()
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
+    def wait_to_be_interrupted() -> None:
+        threading.Thread(target=interrupt).start()
         device.next_done()
+
+    with pytest.raises(KeyboardInterrupt):
+        wait_to_be_interrupted()
     assert device.warnings() == [], "what hangs is not asked"
 
 
