@@ -68,3 +68,18 @@ def reason_of(error: Exception) -> str:
 def machine_gave_out(error: OSError) -> bool:
     """Whether the machine is out of something (disk, open files, memory), and no path is wrong."""
     return error.errno in _GAVE_OUT
+
+
+def first_bytes(path: Path, most: int, way_out: str) -> bytes:
+    """The file at ``path``, at most ``most`` + 1 bytes of it, so that the caller can tell one that is longer.
+
+    Raises:
+        InputError: it is no file, or cannot be read.
+    """
+    if kind_at(path, way_out) is not PathKind.FILE:
+        raise InputError(f"{path} is no file: {way_out}.")
+    try:
+        with path.open("rb") as file:
+            return file.read(most + 1)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({reason_of(error)}): give a readable file.") from error

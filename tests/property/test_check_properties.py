@@ -19,17 +19,11 @@ from blockscale.checking.one_file import check_file, right_name
 from blockscale.cli.main import main
 from blockscale.engines import engine
 from blockscale.engines.files import MalformedJsonError
+from blockscale.problem import TileConfig
+from blockscale.tuning.request import STOCK_BATCH_SIZES
 
-LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
-ENTRY = {
-    "BLOCK_SIZE_M": 64,
-    "BLOCK_SIZE_N": 64,
-    "BLOCK_SIZE_K": 128,
-    "GROUP_SIZE_M": 1,
-    "num_warps": 4,
-    "num_stages": 3,
-}
-FULL = {str(m): ENTRY for m in LADDER}
+ENTRY = TileConfig(64, 64, 128, num_warps=4, num_stages=3).to_entry()
+FULL = {str(m): ENTRY for m in STOCK_BATCH_SIZES}
 NAMES = st.sampled_from(
     [
         "N=512,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json",
@@ -60,7 +54,7 @@ ENTRIES = (
     | st.builds(lambda more: {**ENTRY, **more}, st.dictionaries(FIELDS, VALUES, max_size=3))
     | VALUES
 )
-KEYS = st.sampled_from([str(m) for m in LADDER]) | st.integers().map(str) | st.text(max_size=6)
+KEYS = st.sampled_from([str(m) for m in STOCK_BATCH_SIZES]) | st.integers().map(str) | st.text(max_size=6)
 FILES = st.dictionaries(KEYS, ENTRIES, max_size=6) | VALUES
 
 

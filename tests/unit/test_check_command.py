@@ -7,19 +7,13 @@ from pathlib import Path
 import pytest
 
 from blockscale.cli.main import main
+from blockscale.problem import TileConfig
+from blockscale.tuning.request import STOCK_BATCH_SIZES
 
 NAME = "N=512,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"
 SPACED = NAME.replace("128,128", "128, 128")
-LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
-ENTRY = {
-    "BLOCK_SIZE_M": 64,
-    "BLOCK_SIZE_N": 64,
-    "BLOCK_SIZE_K": 128,
-    "GROUP_SIZE_M": 1,
-    "num_warps": 4,
-    "num_stages": 3,
-}
-FULL = json.dumps({str(m): ENTRY for m in LADDER}, indent=4)
+ENTRY = TileConfig(64, 64, 128, num_warps=4, num_stages=3).to_entry()
+FULL = json.dumps({str(m): ENTRY for m in STOCK_BATCH_SIZES}, indent=4)
 
 
 def checked(capsys, *arguments: str | Path) -> tuple[int, list[tuple[str, str]]]:
@@ -53,14 +47,14 @@ def test_the_nearest_folder_of_an_engines_name_tells_before_the_spelling(capsys,
 
 
 def test_a_file_that_tells_no_engine_is_given_the_one_that_takes_it_best(capsys, tmp_path: Path) -> None:
-    swapped = json.dumps({str(m): {**ENTRY, "SWAP_AB": True} for m in LADDER})
+    swapped = json.dumps({str(m): {**ENTRY, "SWAP_AB": True} for m in STOCK_BATCH_SIZES})
     path = put(tmp_path, "config.json", swapped)
     assert checked(capsys, path) == (1, [("config.json", "never-found")])
     assert ("config.json", "field-unknown") in checked(capsys, path, "--engine", "vllm")[1]
 
 
 def test_the_version_decides(capsys, tmp_path: Path) -> None:
-    path = put(tmp_path, SPACED, json.dumps({str(m): {**ENTRY, "SPLIT_K": 4} for m in LADDER}))
+    path = put(tmp_path, SPACED, json.dumps({str(m): {**ENTRY, "SPLIT_K": 4} for m in STOCK_BATCH_SIZES}))
     assert checked(capsys, path, "--engine", "sglang", "--engine-version", "0.5.21") == (0, [])
     code, found = checked(capsys, path, "--engine", "sglang", "--engine-version", "0.5.20")
     assert (code, found) == (1, [(SPACED, "field-unknown")])

@@ -9,19 +9,13 @@ import pytest
 from blockscale.cli.main import main
 from blockscale.engines import merge_into
 from blockscale.engines.files import sidecar_path
+from blockscale.problem import TileConfig
+from blockscale.tuning.request import STOCK_BATCH_SIZES
 
 NAME = "N=512,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"
 SPACED = NAME.replace("128,128", "128, 128")
-LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
-ENTRY = {
-    "BLOCK_SIZE_M": 64,
-    "BLOCK_SIZE_N": 64,
-    "BLOCK_SIZE_K": 128,
-    "GROUP_SIZE_M": 1,
-    "num_warps": 4,
-    "num_stages": 3,
-}
-FULL = {str(m): ENTRY for m in LADDER}
+ENTRY = TileConfig(64, 64, 128, num_warps=4, num_stages=3).to_entry()
+FULL = {str(m): ENTRY for m in STOCK_BATCH_SIZES}
 
 
 def findings(capsys, *arguments: str) -> tuple[int, list[dict]]:
@@ -57,7 +51,7 @@ def test_a_wrong_name_is_changed_and_nothing_else(capsys, tmp_path: Path) -> Non
 
 def test_the_sidecar_goes_with_the_name(capsys, tmp_path: Path) -> None:
     path = tmp_path / SPACED
-    merge_into(path, dict.fromkeys(LADDER, ENTRY), {m: {"run": "a"} for m in LADDER})
+    merge_into(path, dict.fromkeys(STOCK_BATCH_SIZES, ENTRY), {m: {"run": "a"} for m in STOCK_BATCH_SIZES})
     assert fix(capsys, tmp_path) == []
     assert json.loads(sidecar_path(tmp_path / NAME).read_text())["1"] == {"run": "a"}
     assert not sidecar_path(path).exists()

@@ -8,19 +8,13 @@ import pytest
 from blockscale.checking.findings import Code, Finding, Severity
 from blockscale.checking.one_file import check_file
 from blockscale.engines import engine
+from blockscale.problem import TileConfig
+from blockscale.tuning.request import STOCK_BATCH_SIZES
 
-LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
-ENTRY = {
-    "BLOCK_SIZE_M": 64,
-    "BLOCK_SIZE_N": 64,
-    "BLOCK_SIZE_K": 128,
-    "GROUP_SIZE_M": 1,
-    "num_warps": 4,
-    "num_stages": 3,
-}
+ENTRY = TileConfig(64, 64, 128, num_warps=4, num_stages=3).to_entry()
 H200, B200, L40 = "NVIDIA_H200", "NVIDIA_B200", "NVIDIA_L40"
 MI300X, ARC = "AMD_Instinct_MI300X", "Intel(R)_Arc(TM)_Pro_B70_Graphics"
-FULL = {str(m): ENTRY for m in LADDER}
+FULL = {str(m): ENTRY for m in STOCK_BATCH_SIZES}
 
 
 def name(engine_name="vllm", device=H200, n=512, k=7168, dtype="fp8", block=(128, 128)):
@@ -54,7 +48,7 @@ def check(tmp_path: Path):
 @pytest.mark.parametrize("engine_name", ["sglang", "vllm"])
 @pytest.mark.parametrize("device", [H200, B200, L40, MI300X, ARC, "NVIDIA_H100_80GB_HBM3", "NVIDIA_H200_MIG_1g.18gb"])
 def test_a_sound_file_has_no_findings(check, engine_name, device) -> None:
-    small = {str(m): entry(BLOCK_SIZE_M=16, num_stages=2) for m in LADDER}
+    small = {str(m): entry(BLOCK_SIZE_M=16, num_stages=2) for m in STOCK_BATCH_SIZES}
     assert check(small, engine_name, device=device) == {}
 
 
@@ -256,9 +250,9 @@ def test_small_k_tiles_of_versions_that_read_wrong_scales(check) -> None:
     ],
 )
 def test_k_tiles_that_need_several_scales(check, block_k, engine_name, version, named) -> None:
-    content = {str(m): entry(num_stages=2, BLOCK_SIZE_K=named.get("block", (128, 128))[1]) for m in LADDER}
+    content = {str(m): entry(num_stages=2, BLOCK_SIZE_K=named.get("block", (128, 128))[1]) for m in STOCK_BATCH_SIZES}
     if named.get("block") == (128, 96):
-        content = {str(m): entry(BLOCK_SIZE_K=32) for m in LADDER}
+        content = {str(m): entry(BLOCK_SIZE_K=32) for m in STOCK_BATCH_SIZES}
     content["16"] = entry(BLOCK_SIZE_K=block_k, num_stages=2)
     found = check(content, engine_name, version, **named)
     assert list(found) == [Code.BK_NOT_DIVIDING]
@@ -289,7 +283,9 @@ def test_the_newest_sglang_takes_several_groups_a_tile_on_cuda(check) -> None:
 )
 @pytest.mark.parametrize("engine_name", ["sglang", "vllm"])
 def test_tiles_that_do_not_fit(check, engine_name, fields, device) -> None:
-    content = {str(m): entry(num_stages=2, num_warps=8) for m in LADDER} | {"4096": entry(num_warps=8, **fields)}
+    content = {str(m): entry(num_stages=2, num_warps=8) for m in STOCK_BATCH_SIZES} | {
+        "4096": entry(num_warps=8, **fields)
+    }
     found = check(content, engine_name, device=device)
     assert list(found) == [Code.SMEM_OVERFLOW]
     assert "key 4096: " in found[Code.SMEM_OVERFLOW].message
@@ -302,7 +298,7 @@ def test_limits_of_unknown_devices_are_not_checked(check) -> None:
 
 
 @pytest.mark.parametrize("engine_name", ["sglang", "vllm"])
-@pytest.mark.parametrize("sizes", [LADDER[-3:], (65,), (128, 96), ()])
+@pytest.mark.parametrize("sizes", [STOCK_BATCH_SIZES[-3:], (65,), (128, 96), ()])
 def test_ladders_that_begin_too_late(check, engine_name, sizes) -> None:
     found = check({str(m): ENTRY for m in sizes}, engine_name)
     assert Code.LADDER_TRUNCATED in found
@@ -310,16 +306,16 @@ def test_ladders_that_begin_too_late(check, engine_name, sizes) -> None:
 
 
 def test_a_truncated_ladder_says_what_runs_instead(check) -> None:
-    message = check({str(m): ENTRY for m in LADDER[-3:]})[Code.LADDER_TRUNCATED].message
+    message = check({str(m): ENTRY for m in STOCK_BATCH_SIZES[-3:]})[Code.LADDER_TRUNCATED].message
     assert "every M below 2048 takes key 2048, with a tile of 64 rows" in message
 
 
 @pytest.mark.parametrize(
     ("sizes", "tile", "missing"),
     [
-        (LADDER[4:], 128, "1, 2, 4, 8"),
-        (LADDER[4:], 64, "1, 2, 4, 8"),
-        (LADDER[4:], 32, "1, 2, 4"),
+        (STOCK_BATCH_SIZES[4:], 128, "1, 2, 4, 8"),
+        (STOCK_BATCH_SIZES[4:], 64, "1, 2, 4, 8"),
+        (STOCK_BATCH_SIZES[4:], 32, "1, 2, 4"),
         ((64, 128), 64, "1, 2, 4, 8"),
         ((1, 48), 256, "32"),
     ],
@@ -332,13 +328,13 @@ def test_sizes_that_a_far_taller_tile_serves(check, sizes, tile, missing) -> Non
 
 
 def test_gaps_that_cost_nothing(check) -> None:
-    assert check({str(m): entry(BLOCK_SIZE_M=16) for m in LADDER[4:]}) == {}  # no tile is less tall
+    assert check({str(m): entry(BLOCK_SIZE_M=16) for m in STOCK_BATCH_SIZES[4:]}) == {}  # no tile is less tall
     assert check({"1": entry(BLOCK_SIZE_M=64), "4096": entry(BLOCK_SIZE_M=64)}) == {}  # tuned so for a smaller M
 
 
 def test_unsorted_keys_name_the_sizes_that_they_decide(check) -> None:
     wide = entry(BLOCK_SIZE_N=128)
-    order = ["96", "128", "48", *(str(m) for m in LADDER if m not in (48, 64, 96, 128))]
+    order = ["96", "128", "48", *(str(m) for m in STOCK_BATCH_SIZES if m not in (48, 64, 96, 128))]
     found = check({key: wide if key == "96" else ENTRY for key in order})
     assert list(found) == [Code.KEYS_UNSORTED]
     assert "it decides M = 72 (key 96, sorted 48)" in found[Code.KEYS_UNSORTED].message
@@ -359,7 +355,7 @@ def test_unsorted_keys_name_the_sizes_that_they_decide(check) -> None:
     ],
 )
 def test_k_tiles_that_the_loader_raises(check, version, device, raised) -> None:
-    content = {str(m): entry(BLOCK_SIZE_M=16, num_stages=2) for m in LADDER}
+    content = {str(m): entry(BLOCK_SIZE_M=16, num_stages=2) for m in STOCK_BATCH_SIZES}
     content["16"] = entry(BLOCK_SIZE_K=64, num_stages=2)
     found = check(content, "sglang", version, device=device)
     assert list(found) == ([Code.BK_RAISED] if raised else [])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from blockscale.errors import InputError
-from blockscale.paths import PathKind, kind_at, reason_of
+from blockscale.paths import PathKind, first_bytes, kind_at, reason_of
 
 INDEX = "model.safetensors.index.json"
 
@@ -139,13 +139,7 @@ def _absent(shards: tuple[Path, ...]) -> str | None:
 
 
 def _shards_of(index: Path) -> tuple[str, ...]:
-    if kind_at(index, _WAY_OUT) is not PathKind.FILE:
-        raise InputError(f"{index} is no file: {_WAY_OUT}.")
-    try:
-        with index.open("rb") as file:
-            text = file.read(_LARGEST_INDEX_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{index} cannot be read ({reason_of(error)}): give a readable file.") from error
+    text = first_bytes(index, _LARGEST_INDEX_BYTES, _WAY_OUT)
     if len(text) > _LARGEST_INDEX_BYTES:
         raise _broken(index, f"it is longer than {_LARGEST_INDEX_BYTES:,} bytes")
     shards = _json_object(index, text).get("weight_map")

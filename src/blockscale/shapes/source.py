@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from blockscale.errors import InputError
-from blockscale.paths import PathKind, at_home, kind_at, reason_of
+from blockscale.paths import PathKind, at_home, first_bytes, kind_at
 from blockscale.shapes import deepseek_v3
 from blockscale.shapes.hub import HubRepository
 from blockscale.shapes.safetensors import NoTensorsError, StoredTensor, read_folder
@@ -135,13 +135,7 @@ def _repository(model: str, revision: str | None, token: str | None) -> HubRepos
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if kind_at(path, _WAY_OUT) is not PathKind.FILE:
-        raise InputError(f"{path} is no file: {_WAY_OUT}.")
-    try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST_CONFIG_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({reason_of(error)}): give a readable file.") from error
+    text = first_bytes(path, _LARGEST_CONFIG_BYTES, _WAY_OUT)
     if len(text) > _LARGEST_CONFIG_BYTES:
         raise InputError(f"{path} is longer than {_LARGEST_CONFIG_BYTES:,} bytes, so it is no config: {_WAY_OUT}.")
     try:
